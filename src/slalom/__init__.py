@@ -1,0 +1,52 @@
+"""Steer any Hugging Face language model while it decodes. The public names; each is imported when first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slalom.constraints import Classifier, Constraint, Keywords, Sentiment, TableClassifier
+    from slalom.decoding import DAB
+    from slalom.decoding.steer import SteerableModel, Steered, custom_generate, load
+    from slalom.errors import SlalomError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Classifier": "slalom.constraints",
+    "Constraint": "slalom.constraints",
+    "DAB": "slalom.decoding",
+    "Keywords": "slalom.constraints",
+    "Sentiment": "slalom.constraints",
+    "SlalomError": "slalom.errors",
+    "SteerableModel": "slalom.decoding.steer",
+    "Steered": "slalom.decoding.steer",
+    "TableClassifier": "slalom.constraints",
+    "custom_generate": "slalom.decoding.steer",
+    "load": "slalom.decoding.steer",
+}
+
+__all__ = [
+    "DAB",
+    "Classifier",
+    "Constraint",
+    "Keywords",
+    "Sentiment",
+    "SlalomError",
+    "SteerableModel",
+    "Steered",
+    "TableClassifier",
+    "custom_generate",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'slalom' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,1 @@
+"""1: prompt → tokens → LM → draft."""

@@ -1,0 +1,135 @@
+"""A name, a folder or objects to a LanguageModel: encode, decode, embedding table, rollouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from slalom.backbone import weights
+from slalom.backbone.engine import Engine, TransformersEngine
+from slalom.backbone.rollout import Prompts
+from slalom.backbone.vocabulary import Vocabulary
+from slalom.errors import SlalomError
+from slalom.types import Draft, Prompt, Tokens
+
+DEFAULT = "smollm2-135m-instruct"
+
+
+class LanguageModel:
+    """An unmodified Hugging Face causal LM with its tokenizer."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name or model.config.name_or_path or type(model).__name__
+        self.engine: Engine = TransformersEngine(model)
+        self.vocabulary = Vocabulary(tokenizer, model.get_input_embeddings().weight.detach(), _eos(model, tokenizer))
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens the model can read, if its config says so."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+    def encode(self, text: str, length: int) -> Prompt:
+        """A prompt that `length` tokens are to follow."""
+        if not text.strip():
+            raise SlalomError("the prompt is empty; give at least one word to continue")
+        return self._fitting(Prompt(text, tuple(self.tokenizer(text)["input_ids"])), length)
+
+    def prompt(self, ids: list[int], length: int) -> Prompt:
+        """The same from tokens."""
+        return self._fitting(Prompt(self.vocabulary.decode([ids])[0], tuple(ids)), length)
+
+    @torch.inference_mode()
+    def read(self, prompts: list[Prompt]) -> Prompts:
+        """Different prompts, read once by the engine."""
+        return Prompts(prompts, self.engine.prefill(self._pad([prompt.ids for prompt in prompts])))
+
+    def draft(
+        self, prompts: list[Prompt], tokens: torch.Tensor, lengths: torch.Tensor, log_probs: torch.Tensor
+    ) -> Draft:
+        """Tokens with their texts."""
+        rows = [row[:end] for row, end in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+        texts = self.vocabulary.continuations(prompts, rows)
+        return Draft(self.vocabulary, prompts, tokens, lengths, texts, log_probs)
+
+    @torch.inference_mode()
+    def log_probs(self, draft: Draft) -> torch.Tensor:
+        """The LM's log-probability of every token of a draft, computed afresh in one pass: [B, n]."""
+        rows = draft.tokens.tolist()
+        inputs = self._pad([prompt.ids + tuple(row) for prompt, row in zip(draft.prompts, rows, strict=True)])
+        positions = (inputs.mask.cumsum(-1) - 1).clamp(min=0)
+        n = draft.tokens.shape[1]
+        out = self.model(input_ids=inputs.ids, attention_mask=inputs.mask, position_ids=positions, logits_to_keep=n + 1)
+        all_log_probs = out.logits[:, :-1].float().log_softmax(-1)
+        return all_log_probs.gather(-1, draft.tokens[..., None])[..., 0].masked_fill(~draft.real, 0.0)
+
+    def _fitting(self, prompt: Prompt, length: int) -> Prompt:
+        if self.context and len(prompt.ids) + length > self.context:
+            raise SlalomError(
+                f"the prompt has {len(prompt.ids)} tokens and {length} more are asked for, "
+                f"but {self.name} reads at most {self.context}; shorten the prompt or the length"
+            )
+        return prompt
+
+    def _pad(self, rows: list[tuple[int, ...]]) -> Tokens:
+        longest = max(map(len, rows))
+        ids = [[self.vocabulary.pad] * (longest - len(row)) + list(row) for row in rows]
+        mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+        return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
+
+
+def load_parts(name: str, dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """An embedded model, a local folder or a hub name to a model on the best device, and its tokenizer."""
+    source = str(weights.ensure(name)) if name in weights.WEIGHTS else name
+    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+        raise SlalomError(f"{name!r} is a folder without a config.json; give a model saved by save_pretrained")
+    device = best_device()
+    try:
+        with weights.quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or best_dtype(device))
+    except (OSError, ValueError, KeyError) as error:
+        choices = ", ".join(weights.WEIGHTS)
+        raise SlalomError(
+            f"no language model could be loaded from {name!r} ({_first_sentence(error)}); "
+            f"give an embedded one ({choices}), a folder saved by save_pretrained, or a hub name this machine can reach"
+        ) from error
+    return model.to(device), tokenizer  # type: ignore[arg-type]
+
+
+def best_device() -> torch.device:
+    """The GPU if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def best_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the hardware multiplies it, float32 elsewhere (a CPU without it is slower in bfloat16)."""
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported()
+    else:
+        native = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return torch.bfloat16 if native else torch.float32
+
+
+def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every id that ends a text: a config may name several."""
+    said: list[Any] = [model.generation_config.eos_token_id if model.generation_config else None]
+    said += [model.config.get_text_config().eos_token_id, tokenizer.eos_token_id]
+    flat = [token for one in said for token in (one if isinstance(one, (list, tuple)) else [one]) if token is not None]
+    return tuple(dict.fromkeys(flat))
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")[:200] if str(error).strip() else type(error).__name__

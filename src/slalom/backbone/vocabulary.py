@@ -1,0 +1,105 @@
+"""The LM's tokens as text, as embeddings, and as sets: what may be generated, what may be a candidate."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cached_property
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from slalom.types import Prompt
+
+CONTEXT = 4  # prompt tokens decoded before a continuation: enough to settle its leading space
+
+
+class Vocabulary:
+    """A tokenizer and the embedding table that goes with it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, embeddings: torch.Tensor, eos: tuple[int, ...]) -> None:
+        self.tokenizer = tokenizer
+        self.embeddings = embeddings  # [V, d], the LM's input table; V may exceed the tokenizer's size
+        self.eos = eos
+        self.pad = next(
+            token for token in (tokenizer.pad_token_id, *eos, tokenizer.bos_token_id, 0) if token is not None
+        )
+
+    @property
+    def size(self) -> int:
+        """V, the number of logits."""
+        return self.embeddings.shape[0]
+
+    def pieces(self, text: str) -> list[int]:
+        """A text's tokens and nothing else."""
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """Texts of token lists, special tokens left out."""
+        return self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def continuations(self, prompts: list[Prompt], tokens: list[list[int]]) -> list[str]:
+        """The text each token list adds after its prompt."""
+        before = [list(prompt.ids[-CONTEXT:]) for prompt in prompts]
+        heads = self.decode(before)
+        wholes = self.decode([head + row for head, row in zip(before, tokens, strict=True)])
+        return [whole[len(head) :] for head, whole in zip(heads, wholes, strict=True)]
+
+    def spans(self, prompts: list[Prompt], tokens: list[list[int]]) -> list[list[tuple[int, int]]]:
+        """Where each token's characters stand in its row's continuation: (start, end) pairs.
+
+        A token that completes no character of its own (a byte of an emoji) shares the one it belongs to.
+        """
+        prefixes = [row[:end] for row in tokens for end in range(1, len(row) + 1)]
+        owners = [prompt for prompt, row in zip(prompts, tokens, strict=True) for _ in row]
+        ends = iter(len(text) for text in self.continuations(owners, prefixes))
+        spans = []
+        for row in tokens:
+            bounds = [0]
+            for _ in row:
+                bounds.append(max(bounds[-1], next(ends)))
+            pairs = itertools.pairwise(bounds)
+            spans.append([(start, end) if end > start else (max(0, start - 1), end) for start, end in pairs])
+        return spans
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Each token's own text, [V]; empty for special and unused ids."""
+        known = self.decode([[token] for token in range(min(self.size, len(self.tokenizer)))])
+        return known + [""] * (self.size - len(known))
+
+    @cached_property
+    def special(self) -> torch.Tensor:
+        """bool [V]: control tokens, and rows of the table no token uses."""
+        special = torch.zeros(self.size, dtype=torch.bool)
+        special[[token for token in (*self.tokenizer.all_special_ids, *self.eos) if token < self.size]] = True
+        special[[token for token in self.tokenizer.added_tokens_decoder if token < self.size]] = True
+        special[len(self.tokenizer) :] = True
+        return special.to(self.embeddings.device)
+
+    @cached_property
+    def newline(self) -> torch.Tensor:
+        """bool [V]: tokens with a line break in them."""
+        broken = [any(mark in text for mark in "\n\r\v\f\x85\u2028\u2029") for text in self.texts]
+        return torch.tensor(broken, device=self.embeddings.device)
+
+    @cached_property
+    def incomplete(self) -> torch.Tensor:
+        """bool [V]: tokens that are no text of their own (half a character, nothing at all)."""
+        return torch.tensor([not text or "\ufffd" in text for text in self.texts], device=self.embeddings.device)
+
+    @cached_property
+    def banned_fixed(self) -> torch.Tensor:
+        """bool [V]: never generated in fixed-length mode."""
+        return self.special | self.newline
+
+    @cached_property
+    def banned_free(self) -> torch.Tensor:
+        """bool [V]: never generated in free-length mode, where EOS ends a row."""
+        banned = self.special.clone()
+        banned[list(self.eos)] = False
+        return banned
+
+    @cached_property
+    def never_candidates(self) -> torch.Tensor:
+        """bool [V]: never proposed as a bias token."""
+        return self.special | self.newline | self.incomplete

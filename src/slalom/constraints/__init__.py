@@ -1,0 +1,26 @@
+"""2: draft → score and candidate effects."""
+
+from slalom.constraints.classifier import Classifier
+from slalom.constraints.constraint import Constraint
+from slalom.constraints.keywords import Keywords
+from slalom.constraints.loading import located
+from slalom.constraints.sentiment import Sentiment
+from slalom.constraints.table_classifier import TableClassifier
+
+CONSTRAINTS: dict[str, type[Constraint]] = {
+    "sentiment": Sentiment,
+    "keywords": Keywords,
+    "classifier": Classifier,
+    "table-classifier": TableClassifier,
+}
+
+
+def classifier(source: str, label: str) -> Constraint:
+    """A classifier's label as a wish, whichever way the classifier reads: text of its own, or the LM's table."""
+    folder = located(source)
+    return (
+        TableClassifier(folder, label) if (folder / "projection.safetensors").is_file() else Classifier(source, label)
+    )
+
+
+__all__ = ["CONSTRAINTS", "Classifier", "Constraint", "Keywords", "Sentiment", "TableClassifier", "classifier"]

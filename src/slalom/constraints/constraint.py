@@ -1,0 +1,142 @@
+"""What a draft should be like: the contract every constraint fulfils, and their weighted sums."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+
+from slalom.backbone.vocabulary import Vocabulary
+from slalom.types import Draft, Relaxed
+
+
+class Part(NamedTuple):
+    """One constraint's verdict on a draft."""
+
+    name: str
+    score: torch.Tensor  # [B]
+    probability: torch.Tensor | None  # [B], where the constraint has one
+    satisfied: torch.Tensor  # bool [B]
+
+
+class Judgement(NamedTuple):
+    """A whole wish's verdict on a draft."""
+
+    score: torch.Tensor  # [B], the paper's f, higher is better
+    degree: torch.Tensor  # [B], in [0, 1]: how far the least satisfied part is
+    parts: list[Part]
+
+    @property
+    def satisfied(self) -> torch.Tensor:
+        """Whether every part is: bool [B]."""
+        return torch.stack([part.satisfied for part in self.parts]).all(0)
+
+    def select(self, rows: list[int]) -> Judgement:
+        """Only these rows' verdicts."""
+        parts = [
+            Part(p.name, p.score[rows], None if p.probability is None else p.probability[rows], p.satisfied[rows])
+            for p in self.parts
+        ]
+        return Judgement(self.score[rows], self.degree[rows], parts)
+
+
+class Constraint(ABC):
+    """Something a text can be more or less. Subclasses give a name and the four abstract methods."""
+
+    name: str
+
+    @abstractmethod
+    def score(self, draft: Draft) -> torch.Tensor:
+        """f of the real text, higher is better: [B]."""
+
+    @abstractmethod
+    def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
+        """Entries of f's gradient at the draft's one-hots, for candidate tokens [B, n, k] only: [B, n, k].
+
+        To first order, putting candidate j at a position changes f by its entry minus the current token's.
+        """
+
+    @abstractmethod
+    def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
+        """f of mixtures of tokens, differentiable in them: [B]."""
+
+    @abstractmethod
+    def satisfied(self, draft: Draft) -> torch.Tensor:
+        """Whether the text fulfils the wish: bool [B]."""
+
+    def probability(self, score: torch.Tensor) -> torch.Tensor | None:
+        """The probability that goes with a score, for constraints that have one: [B]."""
+        return None
+
+    def wanted(self, vocabulary: Vocabulary) -> list[int]:
+        """Tokens that are always worth proposing, however unlikely the LM finds them."""
+        return []
+
+    def check(self, vocabulary: Vocabulary, length: int) -> None:  # noqa: B027 (most constraints refuse nothing)
+        """Refuse, with a SlalomError, a wish this LM cannot fulfil within the length."""
+
+    def judge(self, draft: Draft) -> Judgement:
+        """Score, degree and satisfaction of a draft, computed once."""
+        score, satisfied = self.score(draft), self.satisfied(draft)
+        probability = self.probability(score)
+        degree = satisfied.float() if probability is None else probability
+        return Judgement(score, degree, [Part(self.name, score, probability, satisfied)])
+
+    def terms(self) -> list[tuple[float, Constraint]]:
+        """The weighted parts this is the sum of: itself, unless it is a sum."""
+        return [(1.0, self)]
+
+    def __add__(self, other: Constraint) -> Constraint:
+        return WeightedSum([*self.terms(), *other.terms()])
+
+    def __mul__(self, weight: float) -> Constraint:
+        return WeightedSum([(weight * own, part) for own, part in self.terms()])
+
+    __rmul__ = __mul__
+
+
+class WeightedSum(Constraint):
+    """Several wishes at once: f is the weighted sum of theirs; satisfied when all of them are."""
+
+    def __init__(self, terms: list[tuple[float, Constraint]]) -> None:
+        self._terms = terms
+        self.name = " + ".join(part.name if weight == 1 else f"{weight:g} * {part.name}" for weight, part in terms)
+
+    def terms(self) -> list[tuple[float, Constraint]]:
+        """The weighted parts."""
+        return self._terms
+
+    def score(self, draft: Draft) -> torch.Tensor:
+        """The weighted sum of the parts' scores."""
+        return torch.stack([weight * part.score(draft) for weight, part in self._terms]).sum(0)
+
+    def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of the parts' entries."""
+        return torch.stack([weight * part.candidate_scores(draft, candidates) for weight, part in self._terms]).sum(0)
+
+    def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
+        """The weighted sum of the parts' relaxed scores."""
+        return torch.stack([weight * part.relaxed_score(relaxed) for weight, part in self._terms]).sum(0)
+
+    def satisfied(self, draft: Draft) -> torch.Tensor:
+        """All parts satisfied."""
+        return torch.stack([part.satisfied(draft) for _, part in self._terms]).all(0)
+
+    def wanted(self, vocabulary: Vocabulary) -> list[int]:
+        """Everything a part wants."""
+        return list(dict.fromkeys(token for _, part in self._terms for token in part.wanted(vocabulary)))
+
+    def check(self, vocabulary: Vocabulary, length: int) -> None:
+        """Every part must be possible."""
+        for _, part in self._terms:
+            part.check(vocabulary, length)
+
+    def judge(self, draft: Draft) -> Judgement:
+        """Every part judged once; the degree is the lowest of theirs."""
+        judged = [(weight, part.judge(draft)) for weight, part in self._terms]
+        return Judgement(
+            torch.stack([weight * one.score for weight, one in judged]).sum(0),
+            torch.stack([one.degree for _, one in judged]).amin(0),
+            [part for _, one in judged for part in one.parts],
+        )

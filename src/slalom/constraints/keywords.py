@@ -1,0 +1,165 @@
+"""Tokens to words: keywords that must appear in the continuation, by differentiable BLEU at the one-hots."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from slalom.backbone.vocabulary import Vocabulary
+from slalom.constraints.constraint import Constraint
+from slalom.errors import SlalomError
+from slalom.types import Draft, Relaxed
+
+Mode = Literal["any", "all"]
+SCALE = 1.0  # f of a fulfilled wish: a margin of 4 is what a sure classifier gives, so that sums weigh alike
+
+
+class Spelling(NamedTuple):
+    """One way the LM may write a keyword."""
+
+    word: int  # which keyword
+    tokens: tuple[int, ...]
+
+
+class Keywords(Constraint):
+    """The words must appear as whole words in the continuation: any one of them, or all.
+
+    A word's match at a position is the mean of its tokens' (mixture) weights there, BLEU's n-gram match; a word is
+    there if it matches at some position in some spelling: 1 - prod(1 - match). f is the mean over the words for `all`,
+    and treats their matches as one word's for `any`; times 4.
+    """
+
+    def __init__(self, words: list[str], mode: Mode = "any") -> None:
+        if mode not in ("any", "all"):
+            raise SlalomError(f"unknown keyword mode {mode!r}; choose from any, all")
+        self.words = [word.strip() for word in words if word.strip()]
+        if not self.words:
+            raise SlalomError("no keywords given; give at least one word")
+        self.mode = mode
+        self.name = f"keywords:{mode}({', '.join(self.words)})"
+        self._patterns = [re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE) for word in self.words]
+        self._spellings: WeakKeyDictionary[Vocabulary, list[Spelling]] = WeakKeyDictionary()
+
+    def score(self, draft: Draft) -> torch.Tensor:
+        """f at the real tokens; a word that only matches as a part of a longer one does not count."""
+        return self._aggregate(self._matches(draft), self._words(draft.vocabulary))
+
+    def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
+        """f's gradient at the one-hots, in closed form, at the tokens of the keywords; 0 at all others."""
+        spellings = self.spellings(draft.vocabulary)
+        matches = self._matches(draft).requires_grad_()
+        with torch.enable_grad():
+            (slopes,) = torch.autograd.grad(self._aggregate(matches, self._words(draft.vocabulary)).sum(), matches)
+        scores = torch.zeros(candidates.shape, device=candidates.device)
+        tokens = draft.tokens.masked_fill(~draft.real, -1)
+        for s, spelling in enumerate(spellings):
+            hits = torch.stack([(tokens == token).float() for token in spelling.tokens]).requires_grad_()  # [m, B, n]
+            with torch.enable_grad():
+                (entries,) = torch.autograd.grad(_prefix_mean(hits), hits, slopes[:, s])
+            for entry, token in zip(entries, spelling.tokens, strict=True):
+                scores += entry[..., None] * (candidates == token)
+        return scores
+
+    def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
+        """f of mixtures."""
+        spellings = self.spellings(relaxed.vocabulary)
+        matches = torch.stack([_match_mixtures(relaxed.mixtures, spelling.tokens) for spelling in spellings], 1)
+        return self._aggregate(matches, self._words(relaxed.vocabulary))
+
+    def satisfied(self, draft: Draft) -> torch.Tensor:
+        """Whether the words really stand in the continuation, as words, in whatever case."""
+        enough = any if self.mode == "any" else all
+        return torch.tensor([enough(row) for row in self._found(draft)], device=draft.tokens.device)
+
+    def wanted(self, vocabulary: Vocabulary) -> list[int]:
+        """The keywords' own tokens."""
+        return list(dict.fromkeys(token for spelling in self.spellings(vocabulary) for token in spelling.tokens))
+
+    def spellings(self, vocabulary: Vocabulary) -> list[Spelling]:
+        """Every way the LM may write each word: after a space or not, as given or capitalised."""
+        if vocabulary not in self._spellings:
+            self._spellings[vocabulary] = [
+                spelling for number, word in enumerate(self.words) for spelling in _spell(number, word, vocabulary)
+            ]
+        return self._spellings[vocabulary]
+
+    def check(self, vocabulary: Vocabulary, length: int) -> None:
+        """Refuse words the LM cannot write, or not within the length."""
+        for number, word in enumerate(self.words):
+            own = [spelling.tokens for spelling in self.spellings(vocabulary) if spelling.word == number]
+            if not own:
+                raise SlalomError(
+                    f"the keyword {word!r} cannot be written with this model's tokens; choose another word"
+                )
+            if (shortest := min(map(len, own))) > length:
+                raise SlalomError(
+                    f"the keyword {word!r} takes {shortest} tokens but the length is {length}; ask for more"
+                )
+
+    def _words(self, vocabulary: Vocabulary) -> list[int]:
+        return [spelling.word for spelling in self.spellings(vocabulary)]
+
+    def _matches(self, draft: Draft) -> torch.Tensor:
+        """How much of each spelling stands at each position: [B, S, n]."""
+        spellings = self.spellings(draft.vocabulary)
+        tokens = draft.tokens.masked_fill(~draft.real, -1)
+        matches = torch.stack([_match_tokens(tokens, spelling.tokens) for spelling in spellings], 1)
+        for row, found in enumerate(self._found(draft)):
+            for word, there in enumerate(found):
+                own = [s for s, spelling in enumerate(spellings) if spelling.word == word]
+                whole = matches[row, own] == 1
+                if there and not whole.any():  # written with other tokens than ours
+                    matches[row, own[0], 0] = 1.0
+                if not there and whole.any():  # only a part of a longer word
+                    matches[row, own] = torch.where(whole, 0.5, matches[row, own])
+        return matches
+
+    def _found(self, draft: Draft) -> list[list[bool]]:
+        """For each row and word, whether it stands in the continuation as a whole word."""
+        texts = [(prompt.text, prompt.text + text) for prompt, text in zip(draft.prompts, draft.texts, strict=True)]
+        return [[bool(pattern.search(whole, len(head))) for pattern in self._patterns] for head, whole in texts]
+
+    def _aggregate(self, matches: torch.Tensor, words: list[int]) -> torch.Tensor:
+        """Matches of every spelling at every position, [B, S, n], to f [B]."""
+        absent = (1 - matches).prod(-1)  # [B, S]
+        groups = words if self.mode == "all" else [0] * len(words)
+        own = [absent[:, [s for s, group in enumerate(groups) if group == g]].prod(-1) for g in sorted(set(groups))]
+        return SCALE * (1 - torch.stack(own, -1)).mean(-1)
+
+
+def _match_tokens(tokens: torch.Tensor, spelling: tuple[int, ...]) -> torch.Tensor:
+    """Share of a spelling's tokens that stand at each starting position: [B, n], 0 where it does not fit."""
+    hits = torch.stack([(tokens == token).float() for token in spelling])  # [m, B, n]
+    return _prefix_mean(hits)
+
+
+def _match_mixtures(mixtures: torch.Tensor, spelling: tuple[int, ...]) -> torch.Tensor:
+    """The same for mixtures [B, n, V]."""
+    return _prefix_mean(mixtures[..., list(spelling)].permute(2, 0, 1))
+
+
+def _prefix_mean(weights: torch.Tensor) -> torch.Tensor:
+    """Mean over k of the product of weights[:k, :, start:], along the diagonal: BLEU's 1- to m-gram matches."""
+    m, batch, n = weights.shape
+    starts = max(0, n - m + 1)
+    diagonal = torch.stack([weights[k, :, k : k + starts] for k in range(m)])  # [m, B, starts]
+    inside = diagonal.cumprod(0).mean(0)
+    return torch.cat([inside, weights.new_zeros(batch, n - starts)], dim=-1)
+
+
+def _spell(number: int, word: str, vocabulary: Vocabulary) -> list[Spelling]:
+    """A word's spellings whose tokens may be generated and read back as the word."""
+    cases = dict.fromkeys((word, word.lower(), word[:1].upper() + word[1:]))
+    variants = [space + case for case in cases for space in (" ", "")]
+    spellings = dict.fromkeys(Spelling(number, tuple(vocabulary.pieces(text))) for text in variants)
+    bad = vocabulary.banned_fixed.tolist()
+    return [
+        spelling
+        for spelling in spellings
+        if spelling.tokens
+        and not any(bad[token] for token in spelling.tokens)
+        and vocabulary.decode([list(spelling.tokens)])[0].strip().lower() == word.lower()
+    ]

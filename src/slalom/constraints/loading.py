@@ -1,0 +1,80 @@
+"""A name or folder to a classifier and its tokenizer: saved models, hub names, and our own small adapters."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from slalom.backbone import weights
+from slalom.errors import SlalomError
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+def located(source: str) -> Path:
+    """Where a classifier lies: the shipped one of that name, if there is one, or the path itself."""
+    shipped = SHIPPED / source
+    return shipped if (shipped / "card.json").is_file() else Path(source)
+
+
+@lru_cache(maxsize=8)
+def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A sequence classifier ready to score, in float32 and frozen: a shipped one, a folder or a hub name."""
+    folder = located(source)
+    try:
+        with weights.quiet_transformers():
+            if (folder / "adapter_config.json").is_file():
+                return _load_adapter(folder)
+            if folder.exists() and not (folder / "config.json").is_file():
+                raise SlalomError(
+                    f"{source!r} holds no classifier: there is neither a config.json (saved by save_pretrained) "
+                    "nor an adapter_config.json (one made by slalom train classifier)"
+                )
+            model = AutoModelForSequenceClassification.from_pretrained(source, dtype=torch.float32)
+            return model.eval().requires_grad_(False), AutoTokenizer.from_pretrained(source)
+    except SlalomError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise SlalomError(
+            f"no classifier could be loaded from {source!r} ({reason}); give a folder saved by save_pretrained, "
+            "one made by slalom train classifier, or a hub name this machine can reach"
+        ) from error
+
+
+def _load_adapter(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """An adapter merged into its encoder."""
+    from peft import PeftModel
+
+    body = weights.ensure(json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"])
+    names = dict(enumerate(card(folder)["labels"]))
+    model = AutoModelForSequenceClassification.from_pretrained(
+        body,
+        num_labels=len(names),
+        id2label=names,
+        label2id={name: i for i, name in names.items()},
+        dtype=torch.float32,
+    )
+    merged: Any = PeftModel.from_pretrained(model, folder).merge_and_unload()
+    return merged.eval().requires_grad_(False), AutoTokenizer.from_pretrained(body)
+
+
+def load_projection(folder: Path) -> torch.Tensor:
+    """The map from an LM's table to the encoder's, [d_lm, d], of a classifier in the paper's construction."""
+    return load_file(folder / "projection.safetensors")["projection"].float()
+
+
+def card(folder: Path) -> dict[str, Any]:
+    """What is known of a classifier we trained: labels, data, command, measured accuracy."""
+    try:
+        return json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SlalomError(
+            f"{folder} has no readable card.json; make the classifier with slalom train classifier"
+        ) from error

@@ -1,0 +1,125 @@
+"""LM tokens to class margin: the paper's classifier, which reads the LM's own embedding table.
+
+An encoder body behind one linear projection of the LM's table, as in MuCoLa and BOLT. The projection starts as the
+least-squares map between the two tables on their shared vocabulary; the LM's table itself is never stored or trained.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from slalom.backbone.vocabulary import Vocabulary
+from slalom.constraints.classifier import MarginConstraint, dot_products, label_index, margin
+from slalom.constraints.loading import card, load_classifier, load_projection
+from slalom.errors import SlalomError
+from slalom.types import Draft, Relaxed
+
+
+class TableEncoder(nn.Module):
+    """A sequence classifier whose word embeddings are a projection of the LM's."""
+
+    def __init__(self, body: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, projection: torch.Tensor) -> None:
+        super().__init__()
+        self.body = body
+        self.projection = nn.Parameter(projection)  # [d_lm, d]
+        self.first, self.last = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self.longest = body.config.max_position_embeddings - 2
+
+    def forward(self, embeddings: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Class logits [B, classes] of LM embeddings [B, m, d_lm] whose real tokens, right-padded, `mask` marks."""
+        words = self.body.get_input_embeddings().weight
+        batch, length = mask.shape
+        ends = nn.functional.one_hot(mask.sum(1) + 1, length + 2).bool()  # SEP follows the last real token
+        inputs = nn.functional.pad(embeddings @ self.projection, (0, 0, 1, 1))
+        inputs = torch.where(ends[..., None], words[self.last], inputs)
+        inputs = torch.cat([words[self.first].expand(batch, 1, -1), inputs[:, 1:]], dim=1)
+        seen = nn.functional.pad(mask, (1, 1)) | ends.to(mask.dtype)
+        seen[:, 0] = 1
+        logits: torch.Tensor = self.body(inputs_embeds=inputs, attention_mask=seen).logits
+        return logits
+
+
+class TableClassifier(MarginConstraint):
+    """A label of a classifier made by `slalom train classifier --lm`, for that LM alone: no alignment needed."""
+
+    def __init__(self, folder: Path, label: str | int, name: str | None = None) -> None:
+        body, tokenizer = load_classifier(str(folder))
+        self.encoder = TableEncoder(body, tokenizer, load_projection(folder)).eval().requires_grad_(False)
+        self.label = label_index(body.config, label)
+        self.lm = card(folder)["lm"]
+        self.name = name or f"classifier:{body.config.id2label[self.label]}"
+
+    def score(self, draft: Draft) -> torch.Tensor:
+        """The margin of prompt and continuation, read as the LM's tokens."""
+        with torch.no_grad():
+            embeddings, mask, _ = self._embed(draft)
+            return margin(self.encoder(embeddings, mask), self.label)
+
+    def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
+        """The gradient at each position's embedding times each candidate's."""
+        embeddings, mask, starts = self._embed(draft)
+        with torch.enable_grad():
+            embeddings.requires_grad_()
+            f = margin(self.encoder(embeddings, mask), self.label)
+            (gradients,) = torch.autograd.grad(f.sum(), embeddings)
+        n = candidates.shape[1]
+        own = nn.functional.pad(gradients, (0, 0, 0, n))  # rows that ended early have no gradient past their end
+        collected = torch.stack([row[start : start + n] for row, start in zip(own, starts, strict=True)])
+        return dot_products(collected * draft.real[..., None], draft.vocabulary.embeddings.float(), candidates)
+
+    def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
+        """The margin of mixtures of the table's rows; at one-hots, exactly the score."""
+        table = relaxed.vocabulary.embeddings.float()
+        soft = relaxed.mixtures.float() @ table
+        rows = [torch.cat([table[list(p.ids)], row]) for p, row in zip(relaxed.prompts, soft, strict=True)]
+        return margin(self.encoder(*self._pad(rows)), self.label)
+
+    def check(self, vocabulary: Vocabulary, length: int) -> None:
+        """Only for the LM it was made for."""
+        width = vocabulary.embeddings.shape[1]
+        if width != self.encoder.projection.shape[0]:
+            raise SlalomError(
+                f"this classifier reads the embedding table of {self.lm} (width {self.encoder.projection.shape[0]}), "
+                f"but the model's table has width {width}; train one with slalom train classifier --lm"
+            )
+
+    def _embed(self, draft: Draft) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Embeddings [B, m, d_lm] of prompts and continuations, their mask, and where each continuation starts."""
+        table = draft.vocabulary.embeddings
+        ends = draft.lengths.tolist()
+        ids = [list(p.ids) + row[:end] for p, row, end in zip(draft.prompts, draft.tokens.tolist(), ends, strict=True)]
+        rows = [table[row].float() for row in ids]
+        embeddings, mask = self._pad(rows)
+        starts = [min(len(row), self.encoder.longest) - end for row, end in zip(ids, ends, strict=True)]
+        return embeddings, mask, starts
+
+    def _pad(self, rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows [m_i, d_lm] right-padded, each cut to its end if it is too long for the encoder."""
+        cut = [row[-self.encoder.longest :] for row in rows]
+        self.encoder.to(cut[0].device)
+        mask = nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.long) for row in cut], batch_first=True)
+        return nn.utils.rnn.pad_sequence(cut, batch_first=True), mask.to(cut[0].device)
+
+
+def shared_vocabulary(lm: PreTrainedTokenizerBase, clf: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Pairs of token ids that spell the same, word-initial or continuing alike, whatever their case."""
+    pieces = clf.get_vocab()
+    ours, theirs = [], []
+    for token, text in enumerate(lm.batch_decode([[token] for token in range(len(lm))])):
+        piece = text[1:].lower() if text.startswith(" ") else "##" + text.lower()
+        if piece in pieces:
+            ours.append(token)
+            theirs.append(pieces[piece])
+    return ours, theirs
+
+
+def least_squares_projection(
+    lm_table: torch.Tensor, clf_table: torch.Tensor, ours: list[int], theirs: list[int]
+) -> torch.Tensor:
+    """The linear map [d_lm, d] that carries the LM's rows closest to the classifier's on the shared vocabulary."""
+    solution: torch.Tensor = torch.linalg.lstsq(lm_table[ours].float(), clf_table[theirs].float()).solution
+    return solution

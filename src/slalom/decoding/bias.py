@@ -1,0 +1,108 @@
+"""Bias tokens to bias vectors: minus the squared embedding distance to each token, its norm matched to the logits'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from slalom.backbone.rollout import Rollout
+from slalom.backbone.vocabulary import Vocabulary
+
+
+class Geometry(NamedTuple):
+    """What the distances need of an embedding table, computed once per LM."""
+
+    table: torch.Tensor  # [V, d] float32
+    squares: torch.Tensor  # [V], n_j = ||e_j||^2
+    distance_norms: torch.Tensor  # [V], ||b~|| for each token as the bias token
+
+
+_GEOMETRIES: WeakKeyDictionary[Vocabulary, Geometry] = WeakKeyDictionary()
+
+
+def geometry(vocabulary: Vocabulary) -> Geometry:
+    """The vocabulary's geometry, from memory after the first time."""
+    if vocabulary not in _GEOMETRIES:
+        _GEOMETRIES[vocabulary] = _measure(vocabulary.embeddings)
+    return _GEOMETRIES[vocabulary]
+
+
+@torch.inference_mode()
+def _measure(embeddings: torch.Tensor) -> Geometry:
+    """Squared norms, and the norms of all V distance vectors in closed form through the d x d Gram matrix."""
+    table = embeddings.double()
+    squares = table.square().sum(-1)
+    gram = table.T @ table
+    norms = (
+        len(table) * squares**2
+        + squares.square().sum()
+        + 4 * ((table @ gram) * table).sum(-1)
+        + 2 * squares * squares.sum()
+        - 4 * squares * (table @ table.sum(0))
+        - 4 * (table @ (squares @ table))
+    )
+    return Geometry(embeddings.float(), squares.float(), norms.clamp(min=0).sqrt().float())
+
+
+def distances(shape: Geometry, tokens: torch.Tensor) -> torch.Tensor:
+    """b~: the squared distance of every vocabulary token to each bias token: [B] → [B, V] (the paper's bias vector)."""
+    products = shape.table[tokens] @ shape.table.T
+    return shape.squares[tokens, None] - 2 * products + shape.squares
+
+
+# The size of the logits that the bias is matched to. Argmax ignores a constant added to all logits; only the
+# centred form ignores it too, which is why it carries over between models.
+
+Norm = Callable[[torch.Tensor], torch.Tensor]  # logits [B, V] → [B]
+
+
+def centred_norm(logits: torch.Tensor) -> torch.Tensor:
+    """||logits - their mean||."""
+    return (logits - logits.mean(-1, keepdim=True)).norm(dim=-1)
+
+
+def raw_norm(logits: torch.Tensor) -> torch.Tensor:
+    """||logits||, as the authors' code has it."""
+    return logits.norm(dim=-1)
+
+
+def log_probability_norm(logits: torch.Tensor) -> torch.Tensor:
+    """||log-probabilities||, as the paper has it."""
+    return logits.log_softmax(-1).norm(dim=-1)
+
+
+NORMS: dict[str, Norm] = {"centred": centred_norm, "logits": raw_norm, "log-probabilities": log_probability_norm}
+
+# The weight over positions.
+
+Schedule = Callable[[int, int], float]  # position and length → factor
+
+SCHEDULES: dict[str, Schedule] = {
+    "constant": lambda i, n: 1.0,
+    "decreasing": lambda i, n: 1 - i / n,
+    "increasing": lambda i, n: i / n,
+}
+
+# Where the bias acts at all.
+
+Hold = Callable[
+    [torch.Tensor, Rollout], torch.Tensor
+]  # bias tokens [B, n] and the rollout they came from → bool [B, n]
+
+HOLDS: dict[str, Hold] = {
+    "all": lambda bias_tokens, last: torch.ones_like(bias_tokens, dtype=torch.bool),
+    "moved": lambda bias_tokens, last: bias_tokens != last.draft.tokens,
+    "own": lambda bias_tokens, last: bias_tokens != last.unbiased,
+}
+
+
+def bias_vector(
+    shape: Geometry, tokens: torch.Tensor, logits: torch.Tensor, weights: torch.Tensor, norm: Norm
+) -> torch.Tensor:
+    """- w r b~ for one position (the paper's Eq. for y_i): bias tokens [B], logits [B, V], weights [B] → [B, V]."""
+    # Match norms first and weigh once after: any earlier factor on the bias would cancel here.
+    ratio = norm(logits) / shape.distance_norms[tokens]
+    return -(weights * ratio)[:, None] * distances(shape, tokens)

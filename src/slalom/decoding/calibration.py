@@ -1,0 +1,104 @@
+"""A language model to the bias weight that suits it: measured once, remembered in the cache folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+
+from slalom.backbone import weights
+from slalom.backbone.model import LanguageModel
+from slalom.backbone.rollout import Limits
+from slalom.constraints.constraint import Constraint
+from slalom.decoding.dab import DAB
+from slalom.decoding.run import decode
+from slalom.decoding.sampler import Problem
+from slalom.errors import SlalomError
+
+RECORDED: dict[str, float] = {}  # measured by us, for the models we name
+
+GRID = (0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+PROMPTS = ("The book", "The weather", "My neighbour", "The new restaurant", "Last summer", "The train", "This phone")
+STEPS = 8
+ENOUGH = 0.01  # a larger weight must bring at least this much more control
+
+
+class Trial(NamedTuple):
+    """What one weight gave."""
+
+    weight: float
+    degree: float  # mean degree of satisfaction of the best drafts
+    perplexity_ratio: float  # their mean perplexity over the unsteered drafts'
+
+
+class Calibration(NamedTuple):
+    """The weight found and all that were tried."""
+
+    weight: float
+    tried: list[Trial]
+
+
+def recorded_weight(lm: str) -> float | None:
+    """The weight known for an LM: calibrated on this machine, or shipped with the library."""
+    path = _path(lm)
+    if not path.is_file():
+        return RECORDED.get(lm)
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8"))["weight"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SlalomError(f"{path} is not a calibration; delete it, or run slalom calibrate again") from None
+
+
+def calibrate(
+    lm: LanguageModel, constraint: Constraint, prompts: int, most: float, say: Callable[[str], None]
+) -> Calibration:
+    """The weight with the best control among those whose perplexity stays below `most` times the unsteered text's."""
+    tried: list[Trial] = []
+    for weight in GRID:
+        tried.append(_try(lm, constraint, PROMPTS[:prompts], weight))
+        last = tried[-1]
+        say(f"weight {weight:<5g} control {last.degree:.3f}  perplexity x {last.perplexity_ratio:.2f}")
+        if last.perplexity_ratio > 2 * most:
+            break
+    return Calibration(best_trial(tried, most).weight, tried)
+
+
+def best_trial(tried: list[Trial], most: float) -> Trial:
+    """The best control within the limit, the smaller weight of two alike; if all exceed it, the most fluent."""
+    fluent = [trial for trial in tried if trial.perplexity_ratio <= most]
+    if not fluent:
+        return min(tried, key=lambda trial: trial.perplexity_ratio)
+    best = max(trial.degree for trial in fluent)
+    return min((trial for trial in fluent if trial.degree >= best - ENOUGH), key=lambda trial: trial.weight)
+
+
+def remember(lm: str, found: Calibration) -> Path:
+    """Write a calibration where later runs find it."""
+    path = _path(lm)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}")
+    said = {"weight": found.weight, "tried": [trial._asdict() for trial in found.tried]}
+    beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    beside.replace(path)
+    return path
+
+
+def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], weight: float) -> Trial:
+    limits = Limits(20)
+    read = lm.read([lm.encode(prompt, limits.length) for prompt in prompts])
+    rows = torch.arange(len(prompts), device=lm.device)
+    problem = Problem(lm, read, rows, limits, constraint)
+    ends = decode(problem, DAB(weight=weight), [0] * len(prompts), STEPS).rows
+    unsteered = fmean(end.first.draft.perplexity.item() for end in ends)
+    steered = fmean(end.best.draft.perplexity.item() for end in ends)
+    return Trial(weight, fmean(end.best.judgement.degree.item() for end in ends), steered / unsteered)
+
+
+def _path(lm: str) -> Path:
+    return weights.home() / "calibration" / (re.sub(r"[^\w.-]+", "_", lm.strip("/")) + ".json")

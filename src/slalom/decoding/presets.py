@@ -1,0 +1,84 @@
+"""A preset's name and a constraint to settings that are known to work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slalom.constraints.constraint import Constraint
+from slalom.constraints.keywords import Keywords
+from slalom.decoding.calibration import recorded_weight
+from slalom.decoding.dab import DAB
+from slalom.decoding.knobs import with_knobs
+from slalom.decoding.run import Better, Joint, by_score
+from slalom.errors import SlalomError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a whole run."""
+
+    sampler: DAB
+    steps: int  # drafts at the most
+    until: float | None  # the degree at which a row stops
+    choice: str = "score"  # which draft is best: "score", or "joint" with fluency
+
+    @property
+    def better(self) -> Better:
+        """The rule that says which of two drafts to keep."""
+        if self.choice == "score":
+            return by_score
+        return Joint(1.0 if self.until is None else self.until)
+
+
+# The paper's text and Table 5. Its norm is that of log-probabilities, its candidates are the LM's alone.
+_PAPER = DAB(
+    weight=1.05,
+    growth=1.0,
+    schedule="decreasing",
+    tau=0.1,
+    top_k=250,
+    norm="log-probabilities",
+    scores="gradient",
+    lm_weight=0.0,
+    stay=0.0,
+    hold="all",
+    wanted=False,
+)
+
+PRESETS = {
+    "default": Preset(DAB(), steps=20, until=0.99, choice="joint"),
+    "paper": Preset(_PAPER, steps=20, until=None),
+    "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200, until=None),
+}
+
+
+def preset_for(
+    name: str,
+    constraint: Constraint,
+    lm: str,
+    strength: float = 1.0,
+    steps: int | None = None,
+    until: float | None = None,
+    knobs: dict[str, Any] | None = None,
+) -> Preset:
+    """The named preset for a constraint and an LM, with whatever was asked for by hand."""
+    if name not in PRESETS:
+        raise SlalomError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
+    if strength < 0:
+        raise SlalomError(f"strength is {strength:g}; it must be at least 0")
+    if steps is not None and steps < 1:
+        raise SlalomError(f"steps is {steps}; it must be at least 1")
+    if until is not None and not 0 < until <= 1:
+        raise SlalomError(f"until is {until:g}; it must be above 0 and at most 1")
+    if name == "paper" and any(isinstance(part, Keywords) for _, part in constraint.terms()):
+        name = "paper-keywords"
+    chosen = PRESETS[name]
+    weight = recorded_weight(lm) if name == "default" else None
+    sampler = with_knobs(chosen.sampler, ({} if weight is None else {"weight": weight}) | (knobs or {}))
+    return replace(
+        chosen,
+        sampler=replace(sampler, weight=strength * sampler.weight),
+        steps=steps or chosen.steps,
+        until=chosen.until if until is None else until,
+    )

@@ -1,0 +1,58 @@
+"""A seed a row to random numbers that are a pure function of what they are for.
+
+A number depends on the row's seed and the counters it is asked for (a step, a position, a token) and on nothing else:
+not on the batch mates, not on the order of candidates, not on the engine. So the same seed gives the same text.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+class Rng(NamedTuple):
+    """One stream of random numbers a row."""
+
+    keys: torch.Tensor  # [B] int64
+
+    @staticmethod
+    def from_seeds(seeds: list[int], device: torch.device) -> Rng:
+        """A stream for each seed."""
+        return Rng(_mix(torch.tensor(seeds, dtype=torch.long, device=device)))
+
+    def fold(self, number: int) -> Rng:
+        """The streams of a named moment, a step say."""
+        return Rng(_mix(self.keys ^ _mix(torch.full_like(self.keys, number))))
+
+    def select(self, rows: list[int] | torch.Tensor) -> Rng:
+        """Only these rows' streams."""
+        return Rng(self.keys[rows])
+
+    def uniform(self, counters: torch.Tensor) -> torch.Tensor:
+        """A number in (0, 1), ends excluded, for each counter: [B, ...] int64 to [B, ...] float64."""
+        keys = self.keys.view(-1, *[1] * (counters.dim() - 1))
+        bits = _unsigned_shift(
+            _mix(keys + _mix(counters)), 12
+        )  # 52 bits: with the half added, float64 holds it exactly
+        return (bits.double() + 0.5) / (1 << 52)
+
+    def gumbel(self, counters: torch.Tensor) -> torch.Tensor:
+        """Gumbel noise for each counter: argmax of log-weights plus this samples from the weights."""
+        return (-torch.log(-torch.log(self.uniform(counters)))).float()
+
+
+def _mix(numbers: torch.Tensor) -> torch.Tensor:
+    """SplitMix64's finaliser: every input bit changes half of the output's."""
+    numbers = numbers + _GOLDEN
+    numbers = (numbers ^ _unsigned_shift(numbers, 30)) * _MIX_1
+    numbers = (numbers ^ _unsigned_shift(numbers, 27)) * _MIX_2
+    return numbers ^ _unsigned_shift(numbers, 31)
+
+
+def _unsigned_shift(numbers: torch.Tensor, by: int) -> torch.Tensor:
+    return (numbers >> by) & ((1 << (64 - by)) - 1)

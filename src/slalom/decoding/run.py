@@ -1,0 +1,117 @@
+"""A problem and a sampler to each row's best draft: the only loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from slalom.constraints.constraint import Judgement
+from slalom.decoding.randomness import Rng
+from slalom.decoding.sampler import Problem, Sampler
+from slalom.types import Draft
+
+
+class Seen(NamedTuple):
+    """A draft and its judgement."""
+
+    draft: Draft
+    judgement: Judgement
+
+    def select(self, rows: list[int]) -> Seen:
+        """Only these rows."""
+        return Seen(self.draft.select(rows), self.judgement.select(rows))
+
+
+class Finished(NamedTuple):
+    """One row's end: its best draft, its first, and how many were written."""
+
+    best: Seen
+    first: Seen
+    steps: int
+
+
+class Outcome(NamedTuple):
+    """All rows, in the order asked, and how long they took."""
+
+    rows: list[Finished]
+    seconds: float
+
+
+class Report(NamedTuple):
+    """What callbacks learn after every step."""
+
+    step: int
+    steps: int
+    rows: list[int]  # the rows this step worked on
+    seen: Seen  # their new drafts
+    best: list[Seen]  # every row's best so far
+
+
+Callback = Callable[[Report], None]
+Better = Callable[[Seen, Seen], torch.Tensor]  # new and old drafts → where the new one is better: bool [B]
+
+
+def by_score(new: Seen, old: Seen) -> torch.Tensor:
+    """The paper's choice: the higher f."""
+    return new.judgement.score > old.judgement.score
+
+
+class Joint(NamedTuple):
+    """The most fluent of the drafts that fulfil the wish to a degree; while there is none, the higher f."""
+
+    degree: float
+
+    def __call__(self, new: Seen, old: Seen) -> torch.Tensor:
+        """Where the new draft is better."""
+        new_there, old_there = new.judgement.degree >= self.degree, old.judgement.degree >= self.degree
+        more_fluent = new.draft.perplexity < old.draft.perplexity
+        alike = torch.where(new_there, more_fluent, by_score(new, old))
+        return torch.where(new_there == old_there, alike, new_there)
+
+
+def decode(
+    problem: Problem,
+    sampler: Sampler,
+    seeds: list[int],
+    steps: int,
+    until: float | None = None,
+    better: Better = by_score,
+    callbacks: tuple[Callback, ...] = (),
+) -> Outcome:
+    """Step the sampler, keep each row's best draft, let rows leave that are satisfied to the degree `until`.
+
+    A row's draft depends on its own seed alone, whoever is in the batch. `steps` counts drafts, the first included.
+    """
+    started = time.perf_counter()
+    rng = Rng.from_seeds(seeds, problem.rows.device)
+    rows = list(range(len(seeds)))
+    state = sampler.init(problem, rng.fold(1))
+    seen = _look(problem, sampler, state)
+    first = [seen.select([i]) for i in rows]
+    best, written = list(first), [1] * len(rows)
+    for step in range(1, steps + 1):
+        if step > 1:
+            state = sampler.step(problem, state, rng.fold(step))
+            seen = _look(problem, sampler, state)
+            for i, row in enumerate(rows):
+                new = seen.select([i])
+                best[row] = new if better(new, best[row]) else best[row]
+                written[row] = step
+        for callback in callbacks:
+            callback(Report(step, steps, rows, seen, best))
+        going = [i for i in range(len(rows)) if until is None or seen.judgement.degree[i] < until]
+        if not going:
+            break
+        if len(going) < len(rows):
+            rows = [rows[i] for i in going]
+            problem, state, rng = problem.select(going), state.select(going), rng.select(going)
+    ends = [Finished(*end) for end in zip(best, first, written, strict=True)]
+    return Outcome(ends, time.perf_counter() - started)
+
+
+def _look(problem: Problem, sampler: Sampler, state: Any) -> Seen:
+    draft = sampler.read(problem, state)
+    return Seen(draft, problem.constraint.judge(draft))

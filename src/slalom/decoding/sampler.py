@@ -1,0 +1,40 @@
+"""The contract of a sampler, and the problem it works on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from slalom.backbone.model import LanguageModel
+from slalom.backbone.rollout import Limits, Prompts
+from slalom.constraints.constraint import Constraint
+from slalom.decoding.randomness import Rng
+from slalom.types import Draft
+
+
+class Problem(NamedTuple):
+    """What is to be written: which prompt each row continues, how far, and what it should be like."""
+
+    lm: LanguageModel
+    prompts: Prompts
+    rows: torch.Tensor  # [B], row i continues prompt rows[i]
+    limits: Limits
+    constraint: Constraint
+
+    def select(self, rows: list[int] | torch.Tensor) -> Problem:
+        """The same for some of the rows."""
+        return self._replace(rows=self.rows[rows])
+
+
+class Sampler(Protocol):
+    """A frozen dataclass of knobs with three functions. A state is a NamedTuple whose tensors have a row per row."""
+
+    def init(self, problem: Problem, rng: Rng) -> Any:
+        """The state before the first step."""
+
+    def step(self, problem: Problem, state: Any, rng: Rng) -> Any:
+        """The next state."""
+
+    def read(self, problem: Problem, state: Any) -> Draft:
+        """The state's draft."""

@@ -1,0 +1,238 @@
+"""Prompts and a wish to steered texts: what `slalom.load()` returns and what `model.generate` can call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from slalom.backbone.model import DEFAULT, LanguageModel, load_parts
+from slalom.backbone.rollout import Limits
+from slalom.constraints.constraint import Constraint
+from slalom.decoding.presets import Preset, preset_for
+from slalom.decoding.run import Callback, Finished, decode
+from slalom.decoding.sampler import Problem
+from slalom.errors import SlalomError
+from slalom.types import Prompt
+
+BATCH = 32  # rows decoded together
+
+
+class Row(NamedTuple):
+    """One text to write: this prompt with this seed gives it, whoever else is in the batch."""
+
+    prompt: Prompt
+    seed: int
+
+
+class Wish(NamedTuple):
+    """How far one constraint is fulfilled by one text."""
+
+    name: str
+    score: float
+    probability: float | None
+    satisfied: bool
+
+
+@dataclass(frozen=True)
+class Text:
+    """One steered continuation."""
+
+    prompt: str
+    text: str
+    constraints: list[Wish]
+    satisfied: bool
+    score: float
+    perplexity: float  # of the continuation given the prompt, under the LM that wrote it
+    steps: int  # drafts written for it, the unsteered one included
+    seed: int
+    unsteered: str  # the LM's own greedy continuation
+    unsteered_perplexity: float
+
+
+@dataclass(frozen=True)
+class Steered:
+    """All texts of a call, prompt by prompt, sample by sample."""
+
+    rows: list[Text]
+    seconds: float
+    tokens_per_second: float  # of all drafts: the paper's n s / t, over all rows
+    sampler: str
+    model: str
+
+    @property
+    def texts(self) -> list[str]:
+        """The continuations."""
+        return [row.text for row in self.rows]
+
+    @property
+    def scores(self) -> list[float]:
+        """The paper's f of each."""
+        return [row.score for row in self.rows]
+
+    def records(self, compare: bool = False) -> list[dict[str, Any]]:
+        """One plain dictionary a text, as `slalom generate --json` prints it."""
+        return [self._record(row, compare) for row in self.rows]
+
+    def _record(self, row: Text, compare: bool) -> dict[str, Any]:
+        record = asdict(row) | {
+            "constraints": [wish._asdict() for wish in row.constraints],
+            "seconds": round(self.seconds, 3),
+            "tokens_per_second": round(self.tokens_per_second, 1),
+            "sampler": self.sampler,
+            "model": self.model,
+        }
+        if not compare:
+            del record["unsteered"], record["unsteered_perplexity"]
+        return record
+
+
+class SteerableModel(LanguageModel):
+    """A language model that writes what it is asked to."""
+
+    def steer(
+        self,
+        prompts: str | Sequence[str],
+        constraint: Constraint,
+        *,
+        length: int = 20,
+        samples: int = 1,
+        seed: int = 0,
+        free: bool = False,
+        preset: str = "default",
+        strength: float = 1.0,
+        steps: int | None = None,
+        until: float | None = None,
+        knobs: dict[str, Any] | None = None,
+        callbacks: tuple[Callback, ...] = (),
+    ) -> Steered:
+        """Continue each prompt `samples` times so that the text fulfils the constraint.
+
+        `free` lets a text end where the LM ends it; `strength` multiplies the bias weight; `until` stops a text once it
+        is satisfied to that degree; `knobs` sets fields of the sampler. What is not given, the preset decides.
+        """
+        _at_least("length", length, 1)
+        _at_least("samples", samples, 1)
+        _at_least("seed", seed, 0)
+        listed = [prompts] if isinstance(prompts, str) else list(prompts)
+        if not listed:
+            raise SlalomError("no prompt given; give at least one")
+        settings = preset_for(preset, constraint, self.name, strength, steps, until, knobs or {})
+        encoded = [self.encode(prompt, length) for prompt in listed]
+        rows = [Row(prompt, seed + sample) for prompt in encoded for sample in range(samples)]
+        finished, seconds = steer_rows(self, rows, constraint, Limits(length, free), settings, callbacks)
+        tokens = sum(length * one.steps for one in finished)
+        texts = [_text(row, one) for row, one in zip(rows, finished, strict=True)]
+        return Steered(texts, seconds, tokens / max(seconds, 1e-9), settings.sampler.name, self.name)
+
+
+def steer_rows(
+    lm: LanguageModel,
+    rows: list[Row],
+    constraint: Constraint,
+    limits: Limits,
+    settings: Preset,
+    callbacks: tuple[Callback, ...] = (),
+) -> tuple[list[Finished], float]:
+    """Every row's best draft, batch by batch, and the seconds it took."""
+    constraint.check(lm.vocabulary, limits.length)
+    finished: list[Finished] = []
+    seconds = 0.0
+    for start in range(0, len(rows), BATCH):
+        batch = rows[start : start + BATCH]
+        different = list(dict.fromkeys(row.prompt for row in batch))
+        owners = torch.tensor([different.index(row.prompt) for row in batch], device=lm.device)
+        problem = Problem(lm, lm.read(different), owners, limits, constraint)
+        seeds = [row.seed for row in batch]
+        outcome = decode(problem, settings.sampler, seeds, settings.steps, settings.until, settings.better, callbacks)
+        finished += outcome.rows
+        seconds += outcome.seconds
+    return finished, seconds
+
+
+def load(
+    model: str | PreTrainedModel = DEFAULT,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+) -> SteerableModel:
+    """A language model to steer: the embedded default, a hub name or folder, or a model and tokenizer you have."""
+    if isinstance(model, str):
+        loaded, own = load_parts(model, dtype)
+        return SteerableModel(loaded, tokenizer or own, model)
+    if tokenizer is None:
+        raise SlalomError("a model object needs its tokenizer: slalom.load(model, tokenizer)")
+    return SteerableModel(model, tokenizer)
+
+
+def custom_generate(
+    constraint: Constraint,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    seed: int = 0,
+    preset: str = "default",
+    strength: float = 1.0,
+    steps: int | None = None,
+    until: float | None = None,
+    knobs: dict[str, Any] | None = None,
+) -> Callable[..., torch.Tensor]:
+    """Steering inside transformers: `model.generate(**inputs, custom_generate=custom_generate(constraint, tokenizer))`.
+
+    A text ends at EOS unless `min_new_tokens` equals `max_new_tokens`.
+    """
+
+    def generate(
+        model: PreTrainedModel,
+        input_ids: torch.Tensor,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
+        generation_config: GenerationConfig | None = None,
+        **model_kwargs: Any,
+    ) -> torch.Tensor:
+        lm = LanguageModel(model, tokenizer)
+        mask = model_kwargs.get("attention_mask")
+        mask = torch.ones_like(input_ids) if mask is None else mask
+        config = generation_config or model.generation_config
+        length = config.max_length - input_ids.shape[1]
+        free = (config.min_length or 0) < config.max_length
+        settings = preset_for(preset, constraint, lm.name, strength, steps, until, knobs or {})
+        prompts = [lm.prompt(ids[real.bool()].tolist(), length) for ids, real in zip(input_ids, mask, strict=True)]
+        rows = [Row(prompt, seed + prompts[:i].count(prompt)) for i, prompt in enumerate(prompts)]
+        finished, _ = steer_rows(lm, rows, constraint, Limits(length, free), settings)
+        tokens = torch.cat([one.best.draft.tokens for one in finished])
+        return torch.cat([input_ids, tokens.to(input_ids.device)], dim=1)
+
+    return generate
+
+
+def _text(row: Row, finished: Finished) -> Text:
+    best, first = finished.best, finished.first
+    wishes = [
+        Wish(
+            part.name,
+            part.score.item(),
+            None if part.probability is None else part.probability.item(),
+            bool(part.satisfied),
+        )
+        for part in best.judgement.parts
+    ]
+    return Text(
+        prompt=row.prompt.text,
+        text=best.draft.texts[0],
+        constraints=wishes,
+        satisfied=all(wish.satisfied for wish in wishes),
+        score=best.judgement.score.item(),
+        perplexity=best.draft.perplexity.item(),
+        steps=finished.steps,
+        seed=row.seed,
+        unsteered=first.draft.texts[0],
+        unsteered_perplexity=first.draft.perplexity.item(),
+    )
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise SlalomError(f"{name} is {value}; it must be at least {least}")

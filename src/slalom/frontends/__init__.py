@@ -1,0 +1,1 @@
+"""5: argv, HTTP, files → the layers before."""

@@ -1,0 +1,339 @@
+"""The command `slalom`: words typed in a terminal to the layers below, and their answers to text, tables or JSON."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from slalom.errors import SlalomError
+
+if TYPE_CHECKING:
+    from slalom.decoding.run import Callback, Report
+    from slalom.decoding.steer import Steered, Text
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    help="Steer a language model while it decodes: name what the text must be like, get fluent text that is.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+train_app = typer.Typer(help="Train what the constraints load.", no_args_is_help=True)
+app.add_typer(train_app, name="train")
+
+
+def main() -> None:
+    """The entry point of the command."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def told_in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
+    """Bad input ends in one sentence and status 2, Ctrl-C in status 130, a closed pipe in silence."""
+
+    @functools.wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except SlalomError as error:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]slalom:[/red] {escape(str(error))}")
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            sys.stderr.close()
+            raise typer.Exit(0) from None
+
+    return guarded
+
+
+# slalom generate
+
+
+@app.command()
+@told_in_a_sentence
+def generate(
+    prompts: Annotated[list[str] | None, typer.Argument(help="One or more texts to continue.")] = None,
+    prompts_file: Annotated[Path | None, typer.Option(help="One prompt a line; - for standard input.")] = None,
+    sentiment: Annotated[str | None, typer.Option(help="positive or negative")] = None,
+    keywords: Annotated[str | None, typer.Option(help="Words the text should contain, comma-separated.")] = None,
+    all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
+    classifier: Annotated[str | None, typer.Option(help="A classifier's folder or hub name.")] = None,
+    label: Annotated[str | None, typer.Option(help="The label that classifier should give.")] = None,
+    strength: Annotated[float | None, typer.Option(help="Factor on the bias weight (default 1).")] = None,
+    length: Annotated[int | None, typer.Option(help="New tokens per text (default 20).")] = None,
+    free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Drafts per text at the most.")] = None,
+    until: Annotated[float | None, typer.Option(help="Stop once satisfied to this degree, 0.99 say.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Texts per prompt (default 1).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the first sample (default 0).")] = None,
+    model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
+    preset: Annotated[str | None, typer.Option(help="default or paper")] = None,
+    knob: Annotated[list[str] | None, typer.Option(help="A knob of the sampler, tau=0.2 say; see slalom ls.")] = None,
+    spec: Annotated[Path | None, typer.Option(help="A TOML file with any of these settings.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Show the unsteered text beside the steered one.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, and nothing else.")] = False,
+) -> None:
+    """Continue prompts so that the text is what you ask for.
+
+    Examples:
+
+        slalom generate "The chicken" --sentiment positive --compare
+
+        slalom generate "The river" --keywords kayak,sunrise --all --samples 4 --json
+
+        slalom generate "Dear team," --classifier ./my-tone-model --label friendly --strength 1.2
+
+        slalom generate --prompts-file prompts.txt --sentiment negative --until 0.95
+    """
+    from slalom.frontends.specs import make_spec
+
+    given = {
+        "prompts": _prompts(prompts or [], prompts_file) or None,
+        "sentiment": sentiment,
+        "keywords": None if keywords is None else [word.strip() for word in keywords.split(",") if word.strip()],
+        "mode": "all" if all_ else None,
+        "knobs": _knobs(knob or []) or None,
+        "classifier": classifier,
+        "label": label,
+        "strength": strength,
+        "length": length,
+        "free": free,
+        "steps": steps,
+        "until": until,
+        "samples": samples,
+        "seed": seed,
+        "model": model,
+        "preset": preset,
+    }
+    wanted = make_spec(given, spec)
+
+    from slalom.decoding.steer import BATCH, load
+
+    with _status("loading"):
+        lm = load(wanted.model) if wanted.model else load()
+        constraint = wanted.constraint()
+    settings = wanted.model_dump(include={"length", "samples", "seed", "free", "preset", "strength", "steps", "until"})
+    per_call = max(1, BATCH // wanted.samples)
+    for start in range(0, len(wanted.prompts), per_call):
+        some = wanted.prompts[start : start + per_call]
+        with _progress(f"{start + 1}-{start + len(some)} of {len(wanted.prompts)}") as callback:
+            out = lm.steer(some, constraint, knobs=wanted.knobs, callbacks=(callback,), **settings)
+        if as_json:
+            for record in out.records(compare):
+                print(json.dumps(record, ensure_ascii=False), flush=True)
+        else:
+            _show(out, compare)
+
+
+def _prompts(given: list[str], file: Path | None) -> list[str]:
+    """Prompts from the arguments, a file, or standard input if something is piped in."""
+    if file is None and (given or sys.stdin.isatty()):
+        return given
+    try:
+        text = sys.stdin.read() if file is None or str(file) == "-" else file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SlalomError(f"there is no file {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SlalomError(f"{file} cannot be read as text ({error})") from None
+    return given + [line for line in text.splitlines() if line.strip()]
+
+
+def _knobs(given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise SlalomError(f"--knob is {name!r}; it must look like name=value")
+    return {name.strip().replace("-", "_"): value.strip() for name, _, value in pairs}
+
+
+def _show(out: Steered, compare: bool) -> None:
+    console = Console(highlight=False)
+    for row in out.rows:
+        if compare:
+            console.print(_side_by_side(row))
+        else:
+            console.print(f"[dim]{escape(row.prompt)}[/dim]{escape(row.text)}", soft_wrap=True)
+        console.print(f"[dim]{escape(_summary(row))}[/dim]\n", soft_wrap=True)
+
+
+def _side_by_side(row: Text) -> Table:
+    table = Table(expand=True)
+    table.add_column(f"unsteered · perplexity {row.unsteered_perplexity:.1f}", ratio=1)
+    table.add_column(f"steered · perplexity {row.perplexity:.1f}", ratio=1)
+    prompt = f"[dim]{escape(row.prompt)}[/dim]"
+    table.add_row(prompt + escape(row.unsteered), prompt + escape(row.text))
+    return table
+
+
+def _summary(row: Text) -> str:
+    wishes = [
+        f"{wish.name} {'yes' if wish.satisfied else 'no'}"
+        + ("" if wish.probability is None else f" ({wish.probability:.3f})")
+        for wish in row.constraints
+    ]
+    return " · ".join([*wishes, f"perplexity {row.perplexity:.1f}", f"{row.steps} drafts", f"seed {row.seed}"])
+
+
+@contextmanager
+def _status(what: str) -> Iterator[None]:
+    with Console(stderr=True).status(what):
+        yield
+
+
+@contextmanager
+def _progress(which: str) -> Iterator[Callback]:
+    """A live line on standard error: the step and the best score so far; silent when that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"steering {which}")
+
+        def report(now: Report) -> None:
+            scores = [seen.judgement.score.item() for seen in now.best]
+            there = sum(bool(seen.judgement.satisfied) for seen in now.best)
+            best = f"best score {sum(scores) / len(scores):+.2f}, {there} of {len(scores)} satisfied"
+            progress.update(task, completed=now.step, total=now.steps, description=f"steering {which}: {best}")
+
+        yield report
+
+
+# slalom train
+
+
+@train_app.command("classifier")
+@told_in_a_sentence
+def train_classifier(
+    data: Annotated[list[Path], typer.Argument(help="JSON lines (.jsonl, .jsonl.gz) with text, label and split.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; --classifier reads it.")],
+    labels: Annotated[str, typer.Option(help="The labels' names in order, comma-separated.")] = "negative,positive",
+    body: Annotated[str, typer.Option(help="The encoder to adapt.")] = "minilm-l6",
+    lm: Annotated[
+        str | None, typer.Option(help="Read this LM's embedding table, the paper's construction, not the body's own.")
+    ] = None,
+    start: Annotated[Path | None, typer.Option(help="An adapter to go on from.")] = None,
+    epochs: Annotated[float, typer.Option(help="Passes over the training rows.")] = 2.0,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 6e-4,
+    seed: Annotated[int, typer.Option(help="Seed of order and augmentation.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON, and nothing else.")] = False,
+) -> None:
+    """Train a classifier that a constraint can follow: a small adapter, and a card of what it measures.
+
+    Examples:
+
+        slalom train classifier reviews.jsonl.gz --out my-sentiment
+
+        slalom train classifier tone.jsonl --labels neutral,friendly --out my-tone
+    """
+    from slalom.training.classifier import ClassifierRecipe, train_classifier
+
+    names = tuple(name.strip() for name in labels.split(",") if name.strip())
+    recipe = ClassifierRecipe(names, body, lm, start, epochs=epochs, learning_rate=learning_rate, seed=seed)
+    command = " ".join(["slalom", *(Path(word).name if Path(word).exists() else word for word in sys.argv[1:])])
+    console = Console(stderr=True, highlight=False)
+    card = train_classifier(data, out, recipe, command, say=lambda line: console.print(line, soft_wrap=True))
+    if as_json:
+        print(json.dumps(card))
+    else:
+        for name, share in card["accuracy"].items():
+            print(f"{share:.3f}  {name}")
+
+
+# slalom calibrate, ls, doctor
+
+
+@app.command()
+@told_in_a_sentence
+def calibrate(
+    model: Annotated[str, typer.Argument(help="An embedded model, a folder or a hub name.")],
+    prompts: Annotated[int, typer.Option(help="How many prompts to try each weight on.")] = 6,
+    most: Annotated[float, typer.Option(help="How much perplexity may grow, as a factor.")] = 1.7,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """Find the bias weight for a language model, and remember it for later runs.
+
+    Example:
+
+        slalom calibrate gpt2
+    """
+    from slalom.constraints import Sentiment
+    from slalom.decoding.calibration import calibrate, remember
+    from slalom.decoding.steer import load
+
+    with _status(f"loading {model}"):
+        lm = load(model)
+        constraint = Sentiment("positive")
+    console = Console(stderr=True, highlight=False)
+    found = calibrate(lm, constraint, prompts, most, say=lambda line: console.print(line))
+    path = remember(model, found)
+    if as_json:
+        print(json.dumps(found._asdict() | {"tried": [row._asdict() for row in found.tried]}))
+    else:
+        print(f"weight {found.weight:g} for {model}, written to {path}")
+
+
+@app.command("ls")
+@told_in_a_sentence
+def ls(
+    what: Annotated[
+        str | None, typer.Argument(help="models, constraints, samplers or presets; all if left out")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """List what there is: models, constraints, samplers with their knobs, presets.
+
+    Example:
+
+        slalom ls samplers
+    """
+    from slalom.frontends.listing import LISTS
+
+    if what is not None and what not in LISTS:
+        raise SlalomError(f"there is no list of {what!r}; choose from {', '.join(LISTS)}")
+    chosen = {name: make() for name, make in LISTS.items() if what in (None, name)}
+    if as_json:
+        print(json.dumps(chosen))
+        return
+    console = Console(highlight=False)
+    for name, rows in chosen.items():
+        table = Table(title=name, title_justify="left", show_edge=False)
+        for column in rows[0]:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(str(cell)) for cell in row.values()))
+        console.print(table, "")
+
+
+@app.command()
+@told_in_a_sentence
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False) -> None:
+    """Say what this machine offers and whether everything needed is there.
+
+    Example:
+
+        slalom doctor
+    """
+    from slalom.frontends.listing import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps(findings))
+        return
+    for name, finding in findings.items():
+        Console(highlight=False).print(f"[bold]{name:<14}[/bold] {escape(str(finding))}", soft_wrap=True)

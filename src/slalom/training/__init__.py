@@ -1,0 +1,1 @@
+"""Off the path: makes the files that constraints and samplers load."""

@@ -1,0 +1,74 @@
+"""Labelled JSON lines to training rows, and tokenised lower-case text to text as people write it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slalom.errors import SlalomError
+
+NEUTRAL = -1  # the label of a text that is no more one class than another
+
+
+class Row(NamedTuple):
+    """One labelled text."""
+
+    text: str
+    label: int
+
+
+def read_rows(paths: Iterable[Path], split: str, max_words: int) -> list[Row]:
+    """The rows of one split of JSON-lines files with `text`, `label` and `split`, long ones left out."""
+    return [
+        Row(row["text"], int(row["label"]))
+        for path in paths
+        for row in _read_json_lines(path, ("text", "label", "split"))
+        if row["split"] == split and len(row["text"].split()) <= max_words
+    ]
+
+
+def read_neutral(path: Path, count: int, rng: random.Random) -> list[Row]:
+    """Single sentences of running text, drawn at random, as neutral rows."""
+    passages = [row["text"] for row in _read_json_lines(path, ("text",))]
+    sentences = [one for passage in passages for one in re.split(r"(?<=[.!?])\s+", passage)]
+    fitting = [one for one in sentences if 4 <= len(one.split()) <= 30 and "<unk>" not in one]
+    return [Row(one, NEUTRAL) for one in rng.sample(fitting, min(count, len(fitting)))]
+
+
+def _read_json_lines(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                row = json.loads(line)
+                if not isinstance(row, dict) or not all(field in row for field in needed):
+                    raise SlalomError(f"{path}, line {number}: expected a JSON object with {', '.join(needed)}")
+                yield row
+    except FileNotFoundError:
+        raise SlalomError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SlalomError(f"{path} cannot be read as JSON lines ({error})") from error
+
+
+def naturalise(text: str, rng: random.Random) -> str:
+    """Undo the tokenisation of a lower-cased corpus: joined clitics and punctuation, capitals, real numbers."""
+    text = text.replace("-lrb-", "(").replace("-rrb-", ")")
+    text = re.sub(r"_num_", lambda _: str(rng.choice((2, 5, 10, 30, 45, 100, 2010))), text)
+    text = re.sub(r" (n't|'(?:s|m|re|ve|ll|d))\b", r"\1", text)
+    text = re.sub(r"\b(can|gon|wan|got) (not|na|ta)\b", r"\1\2", text)
+    text = re.sub(r" ([,.!?;:%)])", r"\1", text)
+    text = re.sub(r"([($]) ", r"\1", text)
+    text = re.sub(r"(``|'') ?", '"', text)
+    text = re.sub(r"\bi\b(?!\.)", "I", text)
+    text = re.sub(r"([.!?] +)([a-z])", lambda m: m[1] + m[2].upper(), text).strip()
+    return text[:1].upper() + text[1:]
+
+
+def augment(rows: list[Row], rng: random.Random) -> list[Row]:
+    """Every row once: half as it is, half as people write it."""
+    return [Row(naturalise(row.text, rng), row.label) if rng.random() < 0.5 else row for row in rows]

@@ -1,0 +1,66 @@
+"""The words every layer shares: padded prompts, drafts, mixtures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from slalom.backbone.vocabulary import Vocabulary
+
+
+class Tokens(NamedTuple):
+    """A left-padded batch of prompts."""
+
+    ids: torch.Tensor  # [P, m]
+    mask: torch.Tensor  # [P, m], 1 on real tokens
+
+
+class Prompt(NamedTuple):
+    """What a row continues."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+class Draft(NamedTuple):
+    """A batch of continuations, with what the LM itself thinks of them."""
+
+    vocabulary: Vocabulary
+    prompts: list[Prompt]  # one a row
+    tokens: torch.Tensor  # [B, n]; past a row's length, padding
+    lengths: torch.Tensor  # [B], tokens before the row's EOS
+    texts: list[str]  # the continuations alone
+    log_probs: torch.Tensor  # [B, n], of the LM without bias or penalty; 0 past a row's length
+
+    @property
+    def real(self) -> torch.Tensor:
+        """Which positions hold a token of the text: bool [B, n]."""
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
+
+    @property
+    def perplexity(self) -> torch.Tensor:
+        """exp of the mean negative log-probability of the continuation's tokens under the LM: [B]."""
+        return torch.exp(-self.log_probs.sum(-1) / self.lengths.clamp(min=1))
+
+    def select(self, rows: list[int] | torch.Tensor) -> Draft:
+        """Only these rows, in this order."""
+        chosen = torch.as_tensor(rows, device=self.tokens.device, dtype=torch.long)
+        listed = chosen.tolist()
+        return Draft(
+            self.vocabulary,
+            [self.prompts[row] for row in listed],
+            self.tokens[chosen],
+            self.lengths[chosen],
+            [self.texts[row] for row in listed],
+            self.log_probs[chosen],
+        )
+
+
+class Relaxed(NamedTuple):
+    """Continuations whose tokens are mixtures, for samplers that move in continuous space."""
+
+    vocabulary: Vocabulary
+    prompts: list[Prompt]  # one a row
+    mixtures: torch.Tensor  # [B, n, V], one-hot where a token is decided
