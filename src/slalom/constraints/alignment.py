@@ -60,4 +60,5 @@ def collect(gradients: torch.Tensor, pieces: list[list[Span]], tokens: list[list
                     break
                 if finish > begin:
                     shares[row, i, p] = (min(end, finish) - max(start, begin)) / (finish - begin)
+    shares /= shares.sum(1, keepdim=True).clamp(min=1)  # a character several tokens write together counts once
     return shares.to(gradients.device) @ gradients

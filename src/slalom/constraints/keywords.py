@@ -61,7 +61,7 @@ class Keywords(Constraint):
                 (entries,) = torch.autograd.grad(_prefix_mean(hits), hits, slopes[:, s])
             for entry, token in zip(entries, spelling.tokens, strict=True):
                 scores += entry[..., None] * (candidates == token)
-        return scores
+        return scores * draft.real[..., None]
 
     def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
         """f of mixtures."""

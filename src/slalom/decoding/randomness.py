@@ -27,7 +27,7 @@ class Rng(NamedTuple):
 
     def fold(self, number: int) -> Rng:
         """The streams of a named moment, a step say."""
-        return Rng(_mix(self.keys ^ _mix(torch.full_like(self.keys, number))))
+        return Rng(_mix(_mix(self.keys) ^ number))
 
     def select(self, rows: list[int] | torch.Tensor) -> Rng:
         """Only these rows' streams."""

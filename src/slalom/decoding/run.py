@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +60,8 @@ def by_score(new: Seen, old: Seen) -> torch.Tensor:
     return new.judgement.score > old.judgement.score
 
 
-class Joint(NamedTuple):
+@dataclass(frozen=True)
+class Joint:
     """The most fluent of the drafts that fulfil the wish to a degree; while there is none, the higher f."""
 
     degree: float

@@ -337,3 +337,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
         return
     for name, finding in findings.items():
         Console(highlight=False).print(f"[bold]{name:<14}[/bold] {escape(str(finding))}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

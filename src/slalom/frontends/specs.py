@@ -64,8 +64,11 @@ class GenerateSpec(BaseModel):
 def make_spec(given: dict[str, Any], file: Path | None = None) -> GenerateSpec:
     """A checked specification from what was given, over what a TOML file says."""
     said = _read_toml(file) if file else {}
+    said |= {key: value for key, value in given.items() if value is not None}
+    if "prompts" not in said:
+        raise SlalomError("no prompt given; give one in quotes, a --prompts-file, or lines on standard input")
     try:
-        return GenerateSpec.model_validate(said | {key: value for key, value in given.items() if value is not None})
+        return GenerateSpec.model_validate(said)
     except ValidationError as error:
         raise SlalomError(_sentence(error)) from None
 

@@ -1,0 +1,107 @@
+"""Rollouts give the LM's own text, whatever the batch, and say truthfully what the LM thinks of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slalom.backbone.rollout import Limits, penalise, rollout
+from slalom.decoding.steer import SteerableModel
+from slalom.errors import SlalomError
+from tests.conftest import tiny_lm
+from tests.helpers import unsteered
+
+PROMPTS = ["the food", "a lovely day by the river", "we", "The chicken didn't cross the road"]
+
+
+def test_without_penalty_a_rollout_is_what_generate_gives(lm: SteerableModel) -> None:
+    for prompt in PROMPTS:
+        out = unsteered(lm, [prompt], repetition_penalty=1.0)
+        ids = lm.tokenizer(prompt, return_tensors="pt")
+        banned = [[token] for token in lm.vocabulary.banned_fixed.nonzero()[:, 0].tolist()]
+        expected = lm.model.generate(**ids, max_new_tokens=8, do_sample=False, bad_words_ids=banned, pad_token_id=0)
+        assert out.draft.tokens[0].tolist() == expected[0, ids["input_ids"].shape[1] :].tolist()
+
+
+def test_rows_of_different_prompts_in_one_batch_equal_the_same_rows_alone(lm: SteerableModel) -> None:
+    together = unsteered(lm, PROMPTS)
+    for row, prompt in enumerate(PROMPTS):
+        alone = unsteered(lm, [prompt])
+        assert together.draft.tokens[row].tolist() == alone.draft.tokens[0].tolist()
+        assert torch.allclose(together.draft.log_probs[row], alone.draft.log_probs[0], atol=1e-4)
+
+
+def test_rescoring_a_rollout_gives_back_its_log_probabilities(lm: SteerableModel) -> None:
+    draft = unsteered(lm, PROMPTS).draft
+    assert torch.allclose(lm.log_probs(draft), draft.log_probs, atol=1e-4)
+
+
+def test_perplexity_is_the_exponential_of_the_mean_negative_log_probability(llama: SteerableModel) -> None:
+    draft = unsteered(llama, PROMPTS).draft
+    by_hand = [torch.exp(-row.mean()).item() for row in llama.log_probs(draft)]
+    assert draft.perplexity.tolist() == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_fixed_length_never_writes_specials_or_line_breaks(lm: SteerableModel) -> None:
+    out = unsteered(lm, PROMPTS, length=20)
+    assert not lm.vocabulary.banned_fixed[out.draft.tokens].any()
+    assert not any("\n" in text for text in out.draft.texts)
+
+
+def test_in_free_length_eos_ends_a_row_and_the_others_go_on(llama: SteerableModel) -> None:
+    read = llama.read([llama.encode(prompt, 6) for prompt in PROMPTS])
+
+    def end_two_rows(i: int, logits: torch.Tensor) -> torch.Tensor:
+        bias = torch.zeros_like(logits)
+        bias[0, llama.vocabulary.eos[0]] = 1e4 if i == 2 else -1e4
+        bias[1, llama.vocabulary.eos[0]] = 1e4 if i == 0 else -1e4
+        bias[2:, llama.vocabulary.eos[0]] = -1e4
+        return bias
+
+    out = rollout(llama, read, torch.arange(4), Limits(6, free=True), end_two_rows, top_k=3)
+    assert out.draft.lengths.tolist() == [2, 0, 6, 6]
+    assert out.draft.texts[1] == ""
+    assert (out.draft.tokens[0, 2:] == llama.vocabulary.pad).all()
+    assert (out.draft.log_probs[0, 2:] == 0).all()
+    assert torch.allclose(llama.log_probs(out.draft), out.draft.log_probs, atol=1e-4)
+
+
+def test_candidates_start_with_the_token_itself_and_never_hold_specials(lm: SteerableModel) -> None:
+    out = unsteered(lm, PROMPTS)
+    assert (out.candidates[..., 0] == out.draft.tokens).all()
+    assert not lm.vocabulary.never_candidates[out.candidates[..., 1:]].any()
+
+
+def test_a_candidate_that_stands_there_already_is_marked(llama: SteerableModel) -> None:
+    read = llama.read([llama.encode("the food", 4)])
+    out = rollout(llama, read, torch.tensor([0]), Limits(4), top_k=6, extra=[300, 301])
+    for column in range(out.candidates.shape[-1]):
+        earlier = (out.candidates[..., :column] == out.candidates[..., column : column + 1]).any(-1)
+        assert (out.repeated[..., column] == earlier).all()
+
+
+def test_unused_rows_of_the_table_are_never_written() -> None:
+    padded = tiny_lm("llama-tied", extra_rows=30)
+    assert unsteered(padded, PROMPTS, length=20).draft.tokens.max() < len(padded.tokenizer)
+
+
+def test_the_repetition_penalty_moves_seen_logits_down_whatever_their_sign() -> None:
+    logits = torch.tensor([[2.0, -2.0, 1.0]])
+    assert penalise(logits, torch.tensor([[0, 1]]), 2.0).tolist() == [[1.0, -4.0, 1.0]]
+    assert penalise(logits, torch.tensor([[0, 1]]), 1.0).tolist() == logits.tolist()
+
+
+def test_a_rollout_leaves_no_graph_and_no_gradient(lm: SteerableModel) -> None:
+    out = unsteered(lm, PROMPTS)
+    assert not out.draft.log_probs.requires_grad
+    assert all(parameter.grad is None for parameter in lm.model.parameters())
+
+
+def test_a_prompt_too_long_for_the_model_is_refused_in_a_sentence(llama: SteerableModel) -> None:
+    with pytest.raises(SlalomError, match="reads at most 64"):
+        llama.encode("food " * 60, 20)
+
+
+def test_an_empty_prompt_is_refused_in_a_sentence(llama: SteerableModel) -> None:
+    with pytest.raises(SlalomError, match="prompt is empty"):
+        llama.encode("  ", 20)

@@ -1,0 +1,142 @@
+"""Tiny models built from a config, of every shape we promise, and the real default one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers.normalizers import Lowercase
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from slalom.constraints.classifier import Classifier
+from slalom.decoding.steer import SteerableModel
+
+CORPUS = [
+    "the food was good and the soup was warm",
+    "the food was bad and the soup was cold",
+    "a lovely day by the river with a kayak at sunrise",
+    "an awful day in the city with the rain all night",
+    "The chicken didn't cross the road; it's 42 years old!",
+    "we liked the soup, they hated the rain\nand so on",
+]
+SHAPES = ("gpt2-tied", "gpt2-untied", "llama-tied", "llama-untied")
+
+
+def byte_level_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE of 400 tokens, as GPT-2 and Llama 3 have."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<eos>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>")
+
+
+def word_piece_tokenizer() -> PreTrainedTokenizerFast:
+    """An uncased WordPiece, as BERT has."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=64,
+    )
+
+
+def tiny_lm(shape: str, extra_rows: int = 0) -> SteerableModel:
+    """A random LM of two layers whose logits are far enough apart to have a favourite."""
+    torch.manual_seed(0)
+    tokenizer = byte_level_tokenizer()
+    family, tie = shape.split("-")
+    common = {
+        "vocab_size": len(tokenizer) + extra_rows,
+        "tie_word_embeddings": tie == "tied",
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "initializer_range": 0.3,
+    }
+    if family == "gpt2":
+        model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **common))
+    else:
+        config = LlamaConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            **common,
+        )
+        model = LlamaForCausalLM(config)
+    return SteerableModel(model, tokenizer, shape)
+
+
+def tiny_classifier(
+    labels: tuple[str, ...] = ("bad", "good"),
+) -> tuple[BertForSequenceClassification, PreTrainedTokenizerFast]:
+    """A random BERT of two layers, in double precision so that finite differences are exact."""
+    torch.manual_seed(1)
+    tokenizer = word_piece_tokenizer()
+    names = dict(enumerate(labels))
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        id2label=names,
+        label2id={name: number for number, name in names.items()},
+    )
+    return BertForSequenceClassification(config).double().eval(), tokenizer
+
+
+@pytest.fixture(scope="session", params=SHAPES)
+def lm(request: pytest.FixtureRequest) -> SteerableModel:
+    """A tiny LM of every shape."""
+    return tiny_lm(request.param)
+
+
+@pytest.fixture(scope="session")
+def llama() -> SteerableModel:
+    """A tiny LM of one shape, where the shape does not matter."""
+    return tiny_lm("llama-tied")
+
+
+@pytest.fixture(scope="session")
+def good() -> Classifier:
+    """A tiny classifier's second label."""
+    model, tokenizer = tiny_classifier()
+    return Classifier(model, "good", tokenizer)
+
+
+@pytest.fixture(scope="session")
+def default_lm() -> SteerableModel:
+    """The real default model."""
+    import slalom
+
+    return slalom.load()

@@ -1,0 +1,110 @@
+"""Any classifier, with its own tokenizer: exact margins, aligned gradients, clear refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from slalom.constraints import classifier as open_classifier
+from slalom.constraints.classifier import Classifier, dot_products, margin, replaced_embeddings
+from slalom.decoding.steer import SteerableModel
+from slalom.errors import SlalomError
+from slalom.types import Draft
+from tests.conftest import tiny_classifier
+from tests.helpers import draft_of
+
+
+def test_the_margin_is_the_logit_minus_the_log_sum_exp_of_the_others() -> None:
+    logits = torch.tensor([[1.0, 2.0, 4.0]])
+    assert margin(logits, 2).item() == pytest.approx(4.0 - torch.tensor([1.0, 2.0]).logsumexp(0).item())
+    assert margin(logits[:, :2], 0).item() == pytest.approx(-1.0)
+    assert margin(torch.tensor([[0.7]]), 0).item() == pytest.approx(0.7)
+
+
+def test_the_sigmoid_of_the_margin_is_the_labels_probability(llama: SteerableModel) -> None:
+    model, tokenizer = tiny_classifier(("bad", "fair", "good"))
+    constraint = Classifier(model, "good", tokenizer)
+    draft = draft_of(llama, [("the food was", " good and warm")])
+    logits = model(**tokenizer("the food was good and warm", return_tensors="pt")).logits
+    assert constraint.judge(draft).degree.item() == pytest.approx(logits.softmax(-1)[0, 2].item(), rel=1e-4)
+
+
+def test_the_text_is_read_with_the_classifiers_own_tokens(llama: SteerableModel, good: Classifier) -> None:
+    draft = draft_of(llama, [("The FOOD", " was GOOD")])
+    logits = good.model(**good.tokenizer("the food was good", return_tensors="pt")).logits
+    assert good.score(draft).item() == pytest.approx(margin(logits, 1).item(), rel=1e-5)
+
+
+def test_candidate_scores_match_finite_differences_where_the_tokens_align(
+    llama: SteerableModel, good: Classifier
+) -> None:
+    """Where an LM token is one word piece, an entry is the derivative of f along the candidate's embedding."""
+    draft = draft_of(llama, [("the food was", " good")])
+    position = good.tokenizer("the food was good")["input_ids"].index(_piece(good, "good"))
+    candidates = torch.tensor([[[*llama.vocabulary.pieces(" soup"), *llama.vocabulary.pieces(" the")]]])[..., -2:]
+    entries = good.candidate_scores(draft, candidates)[0, 0]
+    for entry, token in zip(entries, candidates[0, 0], strict=True):
+        step = 1e-4 * good._table(llama.vocabulary)[token].double()
+        slope = (_shifted_score(good, draft, position, step) - _shifted_score(good, draft, position, -step)) / 2e-4
+        assert entry.item() == pytest.approx(slope, rel=0.02, abs=0.01)
+
+
+def _shifted_score(good: Classifier, draft: Draft, position: int, shift: torch.Tensor) -> float:
+    """The score when the embedding at one position of the classifier is moved."""
+
+    def moved(embeddings: torch.Tensor) -> torch.Tensor:
+        out = embeddings.clone()
+        out[0, position] += shift
+        return out
+
+    with replaced_embeddings(good.model, moved):
+        return good.score(draft).item()
+
+
+def test_dot_products_equal_the_full_product() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradients, table = torch.randn(2, 3, 4, generator=generator), torch.randn(9, 4, generator=generator)
+    candidates = torch.randint(0, 9, (2, 3, 5), generator=generator)
+    expected = (gradients @ table.T).gather(-1, candidates)
+    assert torch.allclose(dot_products(gradients, table, candidates), expected, atol=1e-6)
+
+
+def test_a_saved_classifier_steers_from_its_folder(llama: SteerableModel, good: Classifier, tmp_path: Path) -> None:
+    good.model.float().save_pretrained(tmp_path)
+    good.tokenizer.save_pretrained(tmp_path)
+    again = open_classifier(str(tmp_path), "GOOD")
+    draft = draft_of(llama, [("the food was", " good and warm")])
+    assert again.score(draft).item() == pytest.approx(good.score(draft).item(), rel=1e-4)
+    assert all(not parameter.requires_grad for parameter in again.model.parameters())  # type: ignore[attr-defined]
+    good.model.double()
+
+
+def test_an_unknown_label_is_refused_with_the_choices() -> None:
+    model, tokenizer = tiny_classifier()
+    with pytest.raises(SlalomError, match="no label 'great'; choose from bad, good"):
+        Classifier(model, "great", tokenizer)
+
+
+def test_a_folder_that_is_no_classifier_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SlalomError, match="holds no classifier"):
+        open_classifier(str(tmp_path), "good")
+
+
+def test_a_model_object_needs_its_tokenizer() -> None:
+    with pytest.raises(SlalomError, match="needs its tokenizer"):
+        Classifier(tiny_classifier()[0], "good")
+
+
+def test_a_text_too_long_for_the_classifier_is_judged_by_its_end(llama: SteerableModel, good: Classifier) -> None:
+    draft = draft_of(llama, [("the food was", " good and warm")])
+    long = draft._replace(prompts=[draft.prompts[0]._replace(text="rain " * 300 + "the food was")])
+    assert torch.isfinite(good.score(long)).all()
+    assert torch.isfinite(good.candidate_scores(long, draft.tokens[..., None])).all()
+    assert good.candidate_scores(long, draft.tokens[..., None]).abs().sum() > 0
+
+
+def _piece(good: Classifier, word: str) -> int:
+    (piece,) = good.tokenizer(word, add_special_tokens=False)["input_ids"]
+    return piece

@@ -1,0 +1,133 @@
+"""What every constraint must fulfil. A new constraint joins by one line in `CONSTRAINTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from slalom.constraints import Constraint, Keywords
+from slalom.constraints.classifier import Classifier
+from slalom.constraints.table_classifier import TableClassifier, TableEncoder
+from slalom.decoding.steer import SteerableModel
+from tests.conftest import tiny_classifier
+from tests.helpers import draft_of, one_hots
+
+ROWS = [
+    ("the food was", " good and warm soup"),
+    ("a day in the", " cold and awful city"),
+    ("we", " liked the rain, the"),
+]
+
+
+def table_classifier(lm: SteerableModel) -> TableClassifier:
+    """A tiny classifier that reads the LM's table, without a folder to load it from."""
+    model, tokenizer = tiny_classifier()
+    projection = torch.randn(lm.vocabulary.embeddings.shape[1], 16, generator=torch.Generator().manual_seed(2))
+    constraint = TableClassifier.__new__(TableClassifier)
+    constraint.encoder = TableEncoder(model.float(), tokenizer, projection).eval().requires_grad_(False)
+    constraint.label, constraint.lm, constraint.name = 1, lm.name, "classifier:good"
+    return constraint
+
+
+def text_classifier(lm: SteerableModel) -> Classifier:
+    """A tiny classifier with its own tokenizer."""
+    model, tokenizer = tiny_classifier()
+    return Classifier(model, "good", tokenizer)
+
+
+CONSTRAINTS: dict[str, Callable[[SteerableModel], Constraint]] = {
+    "classifier": text_classifier,
+    "table-classifier": table_classifier,
+    "keywords-any": lambda lm: Keywords(["soup", "kayak"]),
+    "keywords-all": lambda lm: Keywords(["soup", "kayak", "sunrise"], "all"),
+    "sum": lambda lm: text_classifier(lm) + 0.5 * Keywords(["soup"]),
+}
+
+
+@pytest.fixture(params=CONSTRAINTS)
+def constraint(request: pytest.FixtureRequest, llama: SteerableModel) -> Constraint:
+    return CONSTRAINTS[request.param](llama)
+
+
+def same_length(lm: SteerableModel, rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    shortest = min(len(lm.vocabulary.pieces(text)) for _, text in rows)
+    cut = [lm.vocabulary.decode([lm.vocabulary.pieces(text)[:shortest]])[0] for _, text in rows]
+    return [(prompt, text) for (prompt, _), text in zip(rows, cut, strict=True)]
+
+
+def test_scores_are_one_number_a_row_and_do_not_depend_on_the_batch(
+    llama: SteerableModel, constraint: Constraint
+) -> None:
+    draft = draft_of(llama, same_length(llama, ROWS))
+    together = constraint.score(draft)
+    alone = torch.cat([constraint.score(draft.select([row])) for row in range(3)])
+    assert together.shape == (3,)
+    assert torch.allclose(together, alone, atol=1e-4)
+
+
+def test_candidate_scores_have_the_candidates_shape_and_do_not_depend_on_the_batch(
+    llama: SteerableModel, constraint: Constraint
+) -> None:
+    draft = draft_of(llama, same_length(llama, ROWS))
+    candidates = torch.randint(50, 350, (*draft.tokens.shape, 7), generator=torch.Generator().manual_seed(0))
+    together = constraint.candidate_scores(draft, candidates)
+    alone = [constraint.candidate_scores(draft.select([row]), candidates[row : row + 1]) for row in range(3)]
+    assert together.shape == candidates.shape
+    assert torch.allclose(together.float(), torch.cat(alone).float(), atol=1e-4)
+    assert not together.requires_grad
+
+
+def test_the_relaxed_score_is_differentiable_in_the_mixtures(llama: SteerableModel, constraint: Constraint) -> None:
+    relaxed = one_hots(draft_of(llama, same_length(llama, ROWS)))
+    mixtures = (0.9 * relaxed.mixtures + 0.1 / relaxed.mixtures.shape[-1]).float().requires_grad_()
+    score = constraint.relaxed_score(relaxed._replace(mixtures=mixtures))
+    (gradient,) = torch.autograd.grad(score.sum(), mixtures)
+    noise = torch.randn(mixtures.shape, generator=torch.Generator().manual_seed(3)) / 400
+    direction, step = gradient / gradient.norm() + noise, 0.01
+    ahead, behind = (
+        constraint.relaxed_score(relaxed._replace(mixtures=mixtures.detach() + way * direction)).sum()
+        for way in (step, -step)
+    )
+    slope = (ahead - behind).item() / (2 * step)
+    assert score.shape == (3,)
+    assert slope == pytest.approx((gradient * direction).sum().item(), rel=0.05)
+
+
+def test_a_judgement_agrees_with_the_single_methods(llama: SteerableModel, constraint: Constraint) -> None:
+    draft = draft_of(llama, same_length(llama, ROWS))
+    judged = constraint.judge(draft)
+    assert torch.allclose(judged.score, constraint.score(draft), atol=1e-5)
+    assert (judged.satisfied == constraint.satisfied(draft)).all()
+    assert ((judged.degree >= 0) & (judged.degree <= 1)).all()
+    assert [part.name for part in judged.parts] == [part.name for _, part in constraint.terms()]
+    assert judged.select([2, 0]).score.tolist() == judged.score[[2, 0]].tolist()
+
+
+def test_a_row_that_ended_early_is_judged_by_what_it_says(llama: SteerableModel, constraint: Constraint) -> None:
+    draft = draft_of(llama, same_length(llama, ROWS))
+    short = llama.draft(draft.prompts, draft.tokens, torch.tensor([3, 0, 5]), draft.log_probs)
+    scores = constraint.candidate_scores(short, short.tokens[..., None])
+    assert torch.isfinite(constraint.score(short)).all()
+    assert (scores[1] == 0).all()
+    assert (scores[0, 3:] == 0).all()
+
+
+def test_sums_score_as_their_parts_in_either_order(llama: SteerableModel) -> None:
+    a, b = text_classifier(llama), Keywords(["soup", "rain"])
+    draft = draft_of(llama, same_length(llama, ROWS))
+    candidates = draft.tokens[..., None]
+    for left, right in ((a + b, b + a), (a + 0.5 * b, 0.5 * b + a), (2 * a, a * 2), (2 * (a + b), a * 2 + b * 2)):
+        assert torch.allclose(left.score(draft), right.score(draft), atol=1e-6)
+        assert torch.allclose(
+            left.candidate_scores(draft, candidates), right.candidate_scores(draft, candidates), atol=1e-6
+        )
+    assert torch.allclose((a + 0.5 * b).score(draft), a.score(draft) + 0.5 * b.score(draft), atol=1e-6)
+    assert (a + 0.5 * b).name == "classifier:good + 0.5 * keywords:any(soup, rain)"
+
+
+def test_the_degree_of_a_sum_is_that_of_its_least_satisfied_part(llama: SteerableModel) -> None:
+    a, b = text_classifier(llama), Keywords(["soup"])
+    draft = draft_of(llama, same_length(llama, ROWS))
+    assert torch.equal((a + b).judge(draft).degree, torch.minimum(a.judge(draft).degree, b.judge(draft).degree))

@@ -1,0 +1,43 @@
+"""The paper's classifier: its candidate scores are exact gradients, its relaxed score exact at the one-hots."""
+
+from __future__ import annotations
+
+import torch
+
+from slalom.constraints.table_classifier import least_squares_projection, shared_vocabulary
+from slalom.decoding.steer import SteerableModel
+from tests.conftest import byte_level_tokenizer, word_piece_tokenizer
+from tests.constraints.test_contract import ROWS, same_length, table_classifier
+from tests.helpers import draft_of, one_hots
+
+
+def test_at_one_hots_the_relaxed_score_is_the_score(llama: SteerableModel) -> None:
+    constraint = table_classifier(llama)
+    draft = draft_of(llama, same_length(llama, ROWS))
+    assert torch.allclose(constraint.relaxed_score(one_hots(draft)), constraint.score(draft), atol=1e-4)
+
+
+def test_candidate_scores_are_the_entries_of_the_gradient_at_the_one_hots(llama: SteerableModel) -> None:
+    constraint = table_classifier(llama)
+    draft = draft_of(llama, same_length(llama, ROWS))
+    relaxed = one_hots(draft)
+    mixtures = relaxed.mixtures.float().requires_grad_()
+    (gradient,) = torch.autograd.grad(constraint.relaxed_score(relaxed._replace(mixtures=mixtures)).sum(), mixtures)
+    candidates = torch.arange(llama.vocabulary.size).expand(*draft.tokens.shape, -1)
+    assert torch.allclose(constraint.candidate_scores(draft, candidates), gradient, atol=1e-4)
+
+
+def test_the_shared_vocabulary_pairs_tokens_that_spell_the_same() -> None:
+    lm, clf = byte_level_tokenizer(), word_piece_tokenizer()
+    ours, theirs = shared_vocabulary(lm, clf)
+    assert len(ours) > 20
+    for own, other in zip(ours, theirs, strict=True):
+        text, piece = lm.decode([own]), clf.convert_ids_to_tokens(other)
+        assert piece == (text[1:].lower() if text.startswith(" ") else "##" + text.lower())
+
+
+def test_the_projection_recovers_a_linear_map_between_tables() -> None:
+    generator = torch.Generator().manual_seed(0)
+    table, truth = torch.randn(50, 8, generator=generator), torch.randn(8, 5, generator=generator)
+    found = least_squares_projection(table, table @ truth, list(range(40)), list(range(40)))
+    assert torch.allclose(found, truth, atol=1e-4)

@@ -1,0 +1,68 @@
+"""What every sampler must fulfil. A new sampler joins by its line in `SAMPLERS`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from slalom.constraints import Keywords
+from slalom.constraints.classifier import Classifier
+from slalom.decoding import SAMPLERS
+from slalom.decoding.run import decode
+from slalom.decoding.sampler import Sampler
+from slalom.decoding.steer import SteerableModel
+from tests.helpers import problem_of
+
+PROMPTS = ["the food was", "a lovely day by the river with", "we"]
+
+
+@pytest.fixture(params=SAMPLERS)
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    return SAMPLERS[request.param](top_k=20)
+
+
+def test_same_seed_same_text_alone_or_in_a_batch(lm: SteerableModel, good: Classifier, sampler: Sampler) -> None:
+    seeds = [3, 1, 3]
+    together = decode(problem_of(lm, PROMPTS, good), sampler, seeds, steps=5).rows
+    for row, (prompt, seed) in enumerate(zip(PROMPTS, seeds, strict=True)):
+        (alone,) = decode(problem_of(lm, [prompt], good), sampler, [seed], steps=5).rows
+        assert alone.best.draft.tokens.tolist() == together[row].best.draft.tokens.tolist()
+
+
+def test_another_seed_gives_another_chain(lm: SteerableModel, good: Classifier, sampler: Sampler) -> None:
+    tokens = set()
+    for seed in range(6):
+        problem = problem_of(lm, ["the food was"], good)
+        state = sampler.init(problem, rng_of(seed))
+        state = sampler.step(problem, state, rng_of(seed).fold(2))
+        tokens.add(tuple(sampler.read(problem, state).tokens[0].tolist()))
+    assert len(tokens) > 1
+
+
+def test_drafts_have_the_asked_length_and_only_writable_tokens(
+    lm: SteerableModel, good: Classifier, sampler: Sampler
+) -> None:
+    for end in decode(problem_of(lm, PROMPTS, good, length=7), sampler, [0, 1, 2], steps=4).rows:
+        assert end.best.draft.tokens.shape == (1, 7)
+        assert not lm.vocabulary.banned_fixed[end.best.draft.tokens].any()
+
+
+def test_it_works_for_a_sum_of_constraints(llama: SteerableModel, good: Classifier, sampler: Sampler) -> None:
+    wish = good + 0.5 * Keywords(["soup"])
+    (end,) = decode(problem_of(llama, ["we"], wish), sampler, [0], steps=4).rows
+    assert [part.name for part in end.best.judgement.parts] == ["classifier:good", "keywords:any(soup)"]
+
+
+def test_every_knob_is_documented() -> None:
+    for kind in SAMPLERS.values():
+        assert kind.__doc__
+        assert all(knob.metadata["help"] for knob in fields(kind))
+
+
+def rng_of(seed: int):  # type: ignore[no-untyped-def]
+    import torch
+
+    from slalom.decoding.randomness import Rng
+
+    return Rng.from_seeds([seed], torch.device("cpu"))

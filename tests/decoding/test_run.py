@@ -1,0 +1,83 @@
+"""The loop keeps each row's best, lets satisfied rows leave, and tells its callbacks everything."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slalom.constraints.classifier import Classifier
+from slalom.constraints.constraint import Judgement, Part
+from slalom.decoding.dab import DAB
+from slalom.decoding.run import Joint, Report, Seen, by_score, decode
+from slalom.decoding.steer import SteerableModel
+from tests.helpers import draft_of, problem_of
+
+SAMPLER = DAB(weight=2.0, stay=0.0, top_k=20)
+PROMPTS = ["the food was", "we", "an awful day"]
+
+
+def test_each_rows_best_is_the_best_of_all_its_drafts(llama: SteerableModel, good: Classifier) -> None:
+    seen: list[list[float]] = [[], [], []]
+
+    def note(report: Report) -> None:
+        for row, score in zip(report.rows, report.seen.judgement.score.tolist(), strict=True):
+            seen[row].append(score)
+
+    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=6, callbacks=(note,)).rows
+    for row, end in enumerate(ends):
+        assert end.best.judgement.score.item() == pytest.approx(max(seen[row]))
+        assert end.first.judgement.score.item() == pytest.approx(seen[row][0])
+        assert end.steps == 6
+
+
+def test_satisfied_rows_leave_and_the_others_are_not_disturbed(llama: SteerableModel, good: Classifier) -> None:
+    full = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=6).rows
+    goal = sorted(end.best.judgement.degree.item() for end in full)[1]
+    rows: list[list[int]] = []
+    ends = decode(
+        problem_of(llama, PROMPTS, good),
+        SAMPLER,
+        [0, 1, 2],
+        steps=6,
+        until=goal,
+        callbacks=(lambda report: rows.append(report.rows),),
+    ).rows
+    assert [end.best.judgement.degree.item() >= goal for end in ends] == [
+        end.best.judgement.degree.item() >= goal for end in full
+    ]
+    assert len(rows[-1]) < 3
+    for end, whole in zip(ends, full, strict=True):
+        if end.steps == 6:
+            assert end.best.draft.tokens.tolist() == whole.best.draft.tokens.tolist()
+
+
+def test_when_every_row_is_satisfied_the_loop_ends(llama: SteerableModel, good: Classifier) -> None:
+    steps: list[int] = []
+    decode(
+        problem_of(llama, PROMPTS, good),
+        SAMPLER,
+        [0, 1, 2],
+        steps=9,
+        until=1e-9,
+        callbacks=(lambda report: steps.append(report.step),),
+    )
+    assert steps == [1]
+
+
+def seen_of(llama: SteerableModel, score: float, degree: float, fluency: float) -> Seen:
+    draft = draft_of(llama, [("we", " liked")])
+    draft = draft._replace(log_probs=torch.full_like(draft.log_probs, fluency))
+    numbers = torch.tensor([score]), torch.tensor([degree])
+    return Seen(draft, Judgement(*numbers, [Part("x", numbers[0], numbers[1], numbers[0] > 0)]))
+
+
+def test_the_joint_choice_is_the_most_fluent_of_those_satisfied_enough(llama: SteerableModel) -> None:
+    better = Joint(0.9)
+    satisfied, fluent = seen_of(llama, 5.0, 0.99, -3.0), seen_of(llama, 3.0, 0.95, -1.0)
+    weak, weaker = seen_of(llama, 1.0, 0.7, -2.0), seen_of(llama, 0.5, 0.6, -0.1)
+    assert better(fluent, satisfied)
+    assert not better(satisfied, fluent)
+    assert better(fluent, weak)
+    assert not better(weaker, satisfied)
+    assert better(weak, weaker)
+    assert by_score(satisfied, fluent)

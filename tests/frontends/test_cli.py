@@ -1,0 +1,176 @@
+"""The command, as a person or a script would use and misuse it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from slalom.frontends.cli import app
+from tests.conftest import tiny_classifier, tiny_lm
+
+FIELDS = {"prompt", "text", "constraints", "satisfied", "perplexity", "steps", "seed", "seconds"}
+FIELDS |= {"tokens_per_second", "sampler", "model"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny LM and a tiny classifier, saved as anyone would save theirs."""
+    root = tmp_path_factory.mktemp("models")
+    lm = tiny_lm("llama-tied")
+    lm.model.save_pretrained(root / "lm")
+    lm.tokenizer.save_pretrained(root / "lm")
+    model, tokenizer = tiny_classifier()
+    model.float().save_pretrained(root / "clf")
+    tokenizer.save_pretrained(root / "clf")
+    return root
+
+
+def run(*words: str, stdin: str | None = None):  # type: ignore[no-untyped-def]
+    return CliRunner().invoke(app, list(words), input=stdin)
+
+
+def wish(folder: Path) -> list[str]:
+    return [
+        "--model",
+        f"{folder}/lm",
+        "--classifier",
+        f"{folder}/clf",
+        "--label",
+        "good",
+        "--length",
+        "6",
+        "--steps",
+        "3",
+    ]
+
+
+def test_json_is_one_object_a_text_with_the_promised_fields_and_nothing_else(folder: Path) -> None:
+    out = run("generate", "the food", "we", *wish(folder), "--keywords", "soup", "--samples", "2", "--json")
+    rows = [json.loads(line) for line in out.stdout.splitlines()]
+    assert out.exit_code == 0
+    assert [(row["prompt"], row["seed"]) for row in rows] == [("the food", 0), ("the food", 1), ("we", 0), ("we", 1)]
+    for row in rows:
+        assert set(row) >= FIELDS
+        assert "unsteered" not in row
+        keywords, classifier = row["constraints"]
+        assert set(keywords) == {"name", "score", "probability", "satisfied"}
+        assert 0 <= classifier["probability"] <= 1
+        assert keywords["probability"] is None
+        assert row["satisfied"] == (keywords["satisfied"] and classifier["satisfied"])
+        assert not row["text"].startswith(row["prompt"])
+
+
+def test_a_text_can_be_had_again_from_its_prompt_and_seed_alone(folder: Path) -> None:
+    many = run("generate", "the food", "we", *wish(folder), "--samples", "3", "--json")
+    for row in map(json.loads, many.stdout.splitlines()):
+        one = run("generate", row["prompt"], *wish(folder), "--seed", str(row["seed"]), "--json")
+        assert json.loads(one.stdout)["text"] == row["text"]
+
+
+def test_compare_shows_before_and_after(folder: Path) -> None:
+    text = run("generate", "the food", *wish(folder), "--compare")
+    assert text.exit_code == 0
+    assert "unsteered" in text.stdout
+    (row,) = map(json.loads, run("generate", "the food", *wish(folder), "--compare", "--json").stdout.splitlines())
+    assert isinstance(row["unsteered"], str)
+
+
+def test_prompts_come_from_a_file_or_from_standard_input(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("the food\n\nwe\n")
+    from_file = run("generate", "--prompts-file", f"{tmp_path}/prompts.txt", *wish(folder), "--json")
+    piped = run("generate", *wish(folder), "--json", stdin="the food\nwe\n")
+    texts = [[json.loads(line)["text"] for line in out.stdout.splitlines()] for out in (from_file, piped)]
+    assert len(texts[0]) == 2
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["generate", " ", "--keywords", "soup"], "the prompt is empty"),
+        (["generate", "--keywords", "soup"], "no prompt given"),
+        (["generate", "we"], "nothing to steer towards"),
+        (["generate", "we", "--keywords", "soup", "--length", "0"], "length is 0"),
+        (["generate", "we", "--keywords", "soup", "--steps", "-2"], "steps is -2"),
+        (
+            ["generate", "we", "--keywords", "soup", "--preset", "best"],
+            "unknown preset 'best'",
+        ),
+        (["generate", "we", "--keywords", "soup", "--knob", "tau"], "must look like name=value"),
+        (["generate", "we", "--keywords", "soup", "--knob", "colour=1"], "unknown knob 'colour'; choose from weight"),
+        (["generate", "we", "--keywords", "soup", "--knob", "tau=-1"], "knob tau is '-1'; it must be at least"),
+        (["generate", "we", "--keywords", "soup", "--knob", "norm=big"], "knob norm is 'big'; choose from centred"),
+        (["generate", "we", "--keywords", "a\nb"], "cannot be written"),
+        (["generate", "rain " * 70, "--keywords", "soup"], "reads at most 64"),
+        (["generate", "--prompts-file", "none.txt", "--keywords", "soup"], "there is no file none.txt"),
+        (["generate", "we", "--classifier", "{folder}/clf", "--label", "great"], "choose from bad, good"),
+        (["generate", "we", "--classifier", "{folder}", "--label", "good"], "holds no classifier"),
+        (["generate", "we", "--keywords", "soup", "--model", "{folder}"], "without a config.json"),
+        (["ls", "nonsense"], "choose from models, constraints, samplers, presets"),
+    ],
+)
+def test_misuse_gets_one_sentence_and_status_2(folder: Path, words: list[str], complaint: str) -> None:
+    filled = [word.replace("{folder}", str(folder)) for word in words]
+    if filled[0] == "generate" and "--model" not in filled:
+        filled += ["--model", f"{folder}/lm"]
+    out = run(*filled)
+    assert out.exit_code == 2
+    assert out.stdout == ""
+    assert complaint in out.stderr
+    assert out.stderr.startswith("slalom: ")
+    assert out.stderr.count("\n") == 1
+
+
+def test_a_model_nobody_can_find_is_refused_without_a_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    out = run("generate", "we", "--keywords", "soup", "--model", "nobody/nothing")
+    assert out.exit_code == 2
+    assert "no language model could be loaded from 'nobody/nothing'" in out.stderr
+
+
+def test_ctrl_c_ends_with_status_130_and_no_traceback(folder: Path) -> None:
+    words = [*wish(folder)[:-4], "--length", "50", "--steps", "100000", "--until", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "slalom.frontends.cli", "generate", "the food", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stdout == ""
+    assert "Traceback" not in stderr
+
+
+def test_ls_lists_models_constraints_samplers_and_presets() -> None:
+    out = run("ls", "--json")
+    lists = json.loads(out.stdout)
+    assert [row["name"] for row in lists["models"]][:2] == ["smollm2-135m-instruct", "minilm-l6"]
+    assert {"sentiment", "keywords", "classifier"} <= {row["name"] for row in lists["constraints"]}
+    assert lists["samplers"][0]["name"] == "dab"
+    assert "paper" in {row["name"] for row in lists["presets"]}
+    assert run("ls").exit_code == 0
+
+
+def test_doctor_says_what_this_machine_offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path / "not" / "yet"))
+    findings = json.loads(run("doctor", "--json").stdout)
+    assert str(tmp_path) in findings["cache"]
+    assert set(findings["models"].values()) == {"fetched when first used"}
+    assert run("doctor").exit_code == 0
+
+
+def test_help_has_examples() -> None:
+    for words in (["--help"], ["generate", "--help"], ["train", "classifier", "--help"], ["calibrate", "--help"]):
+        out = run(*words)
+        assert out.exit_code == 0
+    assert "slalom generate" in run("generate", "--help").stdout

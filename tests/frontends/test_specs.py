@@ -1,0 +1,55 @@
+"""One specification, checked once, with sentences for complaints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slalom.errors import SlalomError
+from slalom.frontends.specs import make_spec
+
+GOOD = {"prompts": ["The chicken"], "keywords": ["soup"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"length": 0}, "length is 0; input should be greater than or equal to 1"),
+        ({"steps": -3}, "steps is -3; input should be greater than or equal to 1"),
+        ({"until": 1.5}, "until is 1.5; input should be less than or equal to 1"),
+        ({"samples": 0}, "samples is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"strength": -1.0}, "strength is -1.0"),
+        ({"sentiment": "angry"}, "sentiment is 'angry'; input should be 'positive' or 'negative'"),
+        ({"classifier": "x"}, "a classifier and its label go together"),
+        ({"keywords": []}, "nothing to steer towards"),
+        ({"prompts": []}, "prompts is"),
+        ({"colour": "red"}, "colour is 'red'"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_rule(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(SlalomError) as error:
+        make_spec(GOOD | given)
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_given_goes_before_what_a_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "wish.toml"
+    file.write_text('prompts = ["The lake"]\nkeywords = ["boat"]\nlength = 12\n')
+    spec = make_spec({"length": 30, "steps": None}, file)
+    assert (spec.prompts, spec.keywords, spec.length) == (["The lake"], ["boat"], 30)
+
+
+def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("prompts = [")
+    with pytest.raises(SlalomError, match="cannot be read as TOML"):
+        make_spec(GOOD, tmp_path / "bad.toml")
+    with pytest.raises(SlalomError, match="there is no file"):
+        make_spec(GOOD, tmp_path / "none.toml")
+
+
+def test_all_that_is_named_is_summed() -> None:
+    spec = make_spec(GOOD | {"mode": "all"})
+    assert spec.constraint().name == "keywords:all(soup)"

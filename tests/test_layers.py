@@ -1,0 +1,59 @@
+"""The folder listing reads in the order the data moves: a folder imports only from folders before it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "slalom"
+ORDER = ["backbone", "constraints", "decoding", "evaluation", "frontends"]
+ALWAYS = {"errors", "types"}
+TRAINING_MAY = {"backbone", "constraints", "training"}  # off the path
+LAST_MAY = {*ORDER, "training"}  # the front ends offer everything
+
+
+def imported_layers(file: Path) -> set[str]:
+    """The second words of all `slalom.…` imports, those for type checkers alone left out."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = []
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("slalom.")} - ALWAYS
+
+
+def may_import(folder: str) -> set[str]:
+    if folder == "training":
+        return TRAINING_MAY
+    return LAST_MAY if folder == "frontends" else set(ORDER[: ORDER.index(folder) + 1])
+
+
+FILES = sorted(file for folder in (*ORDER, "training") for file in (SOURCE / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_imports_only_from_layers_before_its_own(file: Path) -> None:
+    folder = file.relative_to(SOURCE).parts[0]
+    assert imported_layers(file) <= may_import(folder)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_file_opens_by_saying_what_goes_in_and_out(file: Path) -> None:
+    assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def test_importing_slalom_is_quick() -> None:
+    """Nothing heavy is imported before it is needed."""
+    import subprocess
+    import sys
+
+    code = "import sys, slalom, slalom.frontends.cli; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
