@@ -7,7 +7,7 @@ import torch
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits, Rollout, rollout
 from slalom.constraints.constraint import Constraint
-from slalom.decoding.sampler import Problem
+from slalom.decoding.sampler import Judge, Problem
 from slalom.types import Draft, Relaxed
 
 
@@ -29,7 +29,7 @@ def unsteered(lm: LanguageModel, prompts: list[str], length: int = 8, **limits: 
 def problem_of(lm: LanguageModel, prompts: list[str], constraint: Constraint, length: int = 8) -> Problem:
     """One row a prompt."""
     read = lm.read([lm.encode(prompt, length) for prompt in prompts])
-    return Problem(lm, read, torch.arange(len(prompts)), Limits(length), constraint)
+    return Problem(lm, read, torch.arange(len(prompts)), Limits(length), constraint, Judge(constraint))
 
 
 def one_hots(draft: Draft) -> Relaxed:

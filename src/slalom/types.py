@@ -44,6 +44,17 @@ class Draft(NamedTuple):
         """exp of the mean negative log-probability of the continuation's tokens under the LM: [B]."""
         return torch.exp(-self.log_probs.sum(-1) / self.lengths.clamp(min=1))
 
+    def where(self, take: torch.Tensor, other: Draft) -> Draft:
+        """This draft's rows where `take` says so, bool [B], the other's elsewhere."""
+        return Draft(
+            self.vocabulary,
+            self.prompts,
+            torch.where(take[:, None], self.tokens, other.tokens),
+            torch.where(take, self.lengths, other.lengths),
+            [own if mine else their for mine, own, their in zip(take.tolist(), self.texts, other.texts, strict=True)],
+            torch.where(take[:, None], self.log_probs, other.log_probs),
+        )
+
     def select(self, rows: list[int] | torch.Tensor) -> Draft:
         """Only these rows, in this order."""
         chosen = torch.as_tensor(rows, device=self.tokens.device, dtype=torch.long)

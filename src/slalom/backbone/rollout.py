@@ -34,6 +34,12 @@ class Rollout(NamedTuple):
     repeated: torch.Tensor  # bool [B, n, c], a candidate that stands there already
     unbiased: torch.Tensor  # [B, n], what would have been chosen without the bias
 
+    def where(self, take: torch.Tensor, other: Rollout) -> Rollout:
+        """This rollout's rows where `take` says so, bool [B], the other's elsewhere."""
+        pairs = zip(self[1:], other[1:], strict=True)
+        merged = (torch.where(take.view(-1, *[1] * (mine.dim() - 1)), mine, their) for mine, their in pairs)
+        return Rollout(self.draft.where(take, other.draft), *merged)
+
     def select(self, rows: list[int]) -> Rollout:
         """Only these rows."""
         return Rollout(self.draft.select(rows), *(tensor[rows] for tensor in self[1:]))

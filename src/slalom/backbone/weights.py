@@ -287,7 +287,7 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _spinner(title: str) -> Iterator[None]:
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)  # this very stream: the work inside may redirect sys.stderr
     if not console.is_terminal:
         console.print(title, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -305,7 +305,8 @@ def quiet_transformers() -> Iterator[None]:
     hf_logging.set_verbosity(logging.ERROR)
     hf_logging.disable_progress_bar()
     try:
-        yield
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # some bars ask nobody
+            yield
     finally:
         hf_logging.set_verbosity(level)
         hf_logging.enable_progress_bar()

@@ -18,7 +18,7 @@ from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.dab import DAB
 from slalom.decoding.run import decode
-from slalom.decoding.sampler import Problem
+from slalom.decoding.sampler import Judge, Problem
 from slalom.errors import SlalomError
 
 RECORDED: dict[str, float] = {}  # measured by us, for the models we name
@@ -93,7 +93,7 @@ def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], we
     limits = Limits(20)
     read = lm.read([lm.encode(prompt, limits.length) for prompt in prompts])
     rows = torch.arange(len(prompts), device=lm.device)
-    problem = Problem(lm, read, rows, limits, constraint)
+    problem = Problem(lm, read, rows, limits, constraint, Judge(constraint))
     ends = decode(problem, DAB(weight=weight), [0] * len(prompts), STEPS).rows
     unsteered = fmean(end.first.draft.perplexity.item() for end in ends)
     steered = fmean(end.best.draft.perplexity.item() for end in ends)

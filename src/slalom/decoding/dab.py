@@ -17,14 +17,16 @@ from slalom.types import Draft
 
 
 class DABState(NamedTuple):
-    """What the next step needs: the last rollout, and how many steps were taken."""
+    """What the next step needs: the latest rollout, the one to go on from, and how many steps were taken."""
 
-    rollout: Rollout
+    latest: Rollout
+    origin: Rollout
+    worth: torch.Tensor  # [B], of the origin
     steps: int
 
     def select(self, rows: list[int]) -> DABState:
         """Only these rows."""
-        return DABState(self.rollout.select(rows), self.steps)
+        return DABState(self.latest.select(rows), self.origin.select(rows), self.worth[rows], self.steps)
 
 
 @dataclass(frozen=True)
@@ -33,56 +35,69 @@ class DAB:
 
     name: ClassVar[str] = "dab"
 
-    weight: float = knob(1.0, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
-    growth: float = knob(
-        1.05, "factor on weight and scores from step to step: a wish not yet met is pressed harder", least=0
-    )
+    weight: float = knob(3.0, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
+    growth: float = knob(1.02, "factor on the weight from step to step: a wish not yet met is pressed harder", least=0)
     schedule: str = knob("constant", "the weight over positions", choices=SCHEDULES)
-    tau: float = knob(0.1, "proposal temperature: lower follows the gradient, higher explores", least=1e-6)
+    tau: float = knob(1.0, "proposal temperature: lower follows the gradient, higher explores", least=1e-6)
     top_k: int = knob(250, "candidates per position: the tokens the unbiased LM likes best there", least=1)
-    norm: str = knob("centred", "the logits' size that the bias is matched to", choices=NORMS)
+    norm: str = knob("centred", "the size of the logits that the bias is matched to", choices=NORMS)
     scores: str = knob(
-        "difference", "a candidate's score: its gradient entry, or its gain over the current token", choices=SCORES
+        "normalised",
+        "a candidate's score: entry, gain over the current token, or that gain in its own spread",
+        choices=SCORES,
     )
-    lm_weight: float = knob(1.0, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
-    stay: float = knob(4.0, "bonus for keeping the current token, Langevin's step size (0 in the paper)", least=0)
+    lm_weight: float = knob(0.8, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
+    moves: int = knob(1, "positions that may move in a step (0, as in the paper: all)", least=0)
     hold: str = knob(
         "own", "where the bias acts: everywhere, where it moved, where the LM would choose otherwise", choices=HOLDS
     )
     wanted: bool = knob(True, "propose tokens the constraint names itself, however unlikely (no in the paper)")
+    climb: bool = knob(True, "go on from the worthiest draft so far (no in the paper: from the latest)")
+    enough: float = knob(3.5, "a constraint's score beyond which more is not worth more")
+    fluency: float = knob(0.5, "worth of the LM's mean log-probability of a token, in units of the score", least=0)
 
     def init(self, problem: Problem, rng: Rng) -> DABState:
         """The LM's own greedy draft, decoded once per prompt."""
         prompts, rows = problem.rows.unique(return_inverse=True)
-        return DABState(self._rollout(problem._replace(rows=prompts), None), 0).select(rows.tolist())
+        first = self._rollout(problem._replace(rows=prompts), None).select(rows.tolist())
+        return DABState(first, first, torch.full_like(problem.rows, -torch.inf, dtype=torch.float), 0)
 
     def step(self, problem: Problem, state: DABState, rng: Rng) -> DABState:
         """One turn of the paper's loop: B | Y by a Langevin proposal, then Y | B by biased greedy decoding."""
-        urgency = self.growth**state.steps
-        bias_tokens = self._propose(problem, state.rollout, urgency, rng)
-        bias = self._bias(problem, state.rollout, bias_tokens, urgency)
-        return DABState(self._rollout(problem, bias), state.steps + 1)
+        origin, worth = self._origin(problem, state)
+        bias_tokens = self._propose(problem, origin, rng)
+        bias = self._bias(problem, origin, bias_tokens, self.weight * self.growth**state.steps)
+        return DABState(self._rollout(problem, bias), origin, worth, state.steps + 1)
 
     def read(self, problem: Problem, state: DABState) -> Draft:
-        """The current draft."""
-        return state.rollout.draft
+        """The latest draft."""
+        return state.latest.draft
 
-    def _propose(self, problem: Problem, last: Rollout, urgency: float, rng: Rng) -> torch.Tensor:
-        """B ~ q(. | Y), Eq. 8, started at B = Y; beyond the paper, with the LM's opinion and a bonus for staying."""
-        entries = problem.constraint.candidate_scores(last.draft, last.candidates)
-        log_weights = urgency * SCORES[self.scores](entries) / self.tau
-        if self.lm_weight:
-            log_weights = log_weights + self.lm_weight * last.log_probs
-        log_weights[..., 0] += self.stay
-        return propose(log_weights.masked_fill(last.repeated, -torch.inf), last.candidates, rng)
+    def _origin(self, problem: Problem, state: DABState) -> tuple[Rollout, torch.Tensor]:
+        """The rollout to go on from: the latest, or the worthiest so far, f and fluency weighed together."""
+        if not self.climb:
+            return state.latest, state.worth
+        draft = state.latest.draft
+        judged = problem.judge(draft)
+        terms = zip(problem.constraint.terms(), judged.parts, strict=True)
+        wishes = torch.stack([weight * part.score.clamp(max=self.enough) for (weight, _), part in terms]).sum(0)
+        worth = wishes - self.fluency * draft.perplexity.log()
+        better = worth > state.worth
+        return state.latest.where(better, state.origin), torch.where(better, worth, state.worth)
 
-    def _bias(self, problem: Problem, last: Rollout, bias_tokens: torch.Tensor, urgency: float) -> Bias:
+    def _propose(self, problem: Problem, origin: Rollout, rng: Rng) -> torch.Tensor:
+        """B ~ q(. | Y), Eq. 8, started at B = Y; beyond the paper, with the LM's opinion and a limit on the moves."""
+        entries = problem.constraint.candidate_scores(origin.draft, origin.candidates)
+        log_weights = SCORES[self.scores](entries) / self.tau + self.lm_weight * origin.log_probs
+        return propose(log_weights.masked_fill(origin.repeated, -torch.inf), origin.candidates, self.moves, rng)
+
+    def _bias(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Bias:
         """The bias each position's logits get, Eq. 10 and 11."""
         shape, norm, schedule = geometry(problem.lm.vocabulary), NORMS[self.norm], SCHEDULES[self.schedule]
-        acts = HOLDS[self.hold](bias_tokens, last)  # [B, n]
+        acts = HOLDS[self.hold](bias_tokens, origin)  # [B, n]
 
         def bias(i: int, logits: torch.Tensor) -> torch.Tensor:
-            weights = self.weight * urgency * schedule(i, problem.limits.length) * acts[:, i]
+            weights = weight * schedule(i, problem.limits.length) * acts[:, i]
             return bias_vector(shape, bias_tokens[:, i], logits, weights, norm)
 
         return bias

@@ -17,16 +17,31 @@ def difference_scores(entries: torch.Tensor) -> torch.Tensor:
     return entries - entries[..., :1]
 
 
-SCORES = {"gradient": gradient_scores, "difference": difference_scores}
+def normalised_scores(entries: torch.Tensor) -> torch.Tensor:
+    """Those gains in units of their own spread over the row's positions and candidates.
+
+    A classifier's gradient is steep for one text and almost flat for another; what it prefers is the same.
+    """
+    gains = difference_scores(entries)
+    return gains / gains.std(dim=(1, 2), keepdim=True).clamp(min=1e-9)
 
 
-def propose(log_weights: torch.Tensor, candidates: torch.Tensor, rng: Rng) -> torch.Tensor:
+SCORES = {"gradient": gradient_scores, "difference": difference_scores, "normalised": normalised_scores}
+
+
+def propose(log_weights: torch.Tensor, candidates: torch.Tensor, moves: int, rng: Rng) -> torch.Tensor:
     """Sample a token at every position: log-weights and candidates [B, n, k] → bias tokens [B, n].
 
-    The noise belongs to (row, position, token), so it does not matter in which order the candidates come.
+    The noise belongs to (row, position, token), so it does not matter in which order the candidates come. With `moves`,
+    only so many positions move, those where the sampled token is furthest ahead of the current one (candidate 0).
     """
     n = candidates.shape[1]
     positions = torch.arange(n, device=candidates.device)[:, None]
-    noise = rng.gumbel(candidates * n + positions)
-    chosen = (log_weights + noise).argmax(-1, keepdim=True)
-    return candidates.gather(-1, chosen)[..., 0]
+    noisy = log_weights + rng.gumbel(candidates * n + positions)
+    best = noisy.max(-1)
+    tokens = candidates.gather(-1, best.indices[..., None])[..., 0]
+    if not 0 < moves < n:
+        return tokens
+    lead = best.values - noisy[..., 0]  # 0 where the current token won
+    least = lead.topk(moves).values[:, -1:]
+    return torch.where(lead >= least, tokens, candidates[..., 0])

@@ -116,4 +116,4 @@ def decode(
 
 def _look(problem: Problem, sampler: Sampler, state: Any) -> Seen:
     draft = sampler.read(problem, state)
-    return Seen(draft, problem.constraint.judge(draft))
+    return Seen(draft, problem.judge(draft))

@@ -8,9 +8,23 @@ import torch
 
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits, Prompts
-from slalom.constraints.constraint import Constraint
+from slalom.constraints.constraint import Constraint, Judgement
 from slalom.decoding.randomness import Rng
 from slalom.types import Draft
+
+
+class Judge:
+    """Judges drafts by a constraint, the latest one only once however often it is asked for."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        self.constraint = constraint
+        self.latest: tuple[Draft, Judgement] | None = None
+
+    def __call__(self, draft: Draft) -> Judgement:
+        """The draft's judgement."""
+        if self.latest is None or self.latest[0] is not draft:
+            self.latest = (draft, self.constraint.judge(draft))
+        return self.latest[1]
 
 
 class Problem(NamedTuple):
@@ -21,6 +35,7 @@ class Problem(NamedTuple):
     rows: torch.Tensor  # [B], row i continues prompt rows[i]
     limits: Limits
     constraint: Constraint
+    judge: Judge
 
     def select(self, rows: list[int] | torch.Tensor) -> Problem:
         """The same for some of the rows."""

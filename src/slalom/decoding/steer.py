@@ -14,7 +14,7 @@ from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.presets import Preset, preset_for
 from slalom.decoding.run import Callback, Finished, decode
-from slalom.decoding.sampler import Problem
+from slalom.decoding.sampler import Judge, Problem
 from slalom.errors import SlalomError
 from slalom.types import Prompt
 
@@ -145,7 +145,7 @@ def steer_rows(
         batch = rows[start : start + BATCH]
         different = list(dict.fromkeys(row.prompt for row in batch))
         owners = torch.tensor([different.index(row.prompt) for row in batch], device=lm.device)
-        problem = Problem(lm, lm.read(different), owners, limits, constraint)
+        problem = Problem(lm, lm.read(different), owners, limits, constraint, Judge(constraint))
         seeds = [row.seed for row in batch]
         outcome = decode(problem, settings.sampler, seeds, settings.steps, settings.until, settings.better, callbacks)
         finished += outcome.rows

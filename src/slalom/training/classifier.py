@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import (
     AutoModelForCausalLM,
@@ -26,7 +26,7 @@ from transformers import (
 
 from slalom.backbone import weights
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
-from slalom.training.data import NEUTRAL, Row, augment, naturalise, read_neutral, read_rows
+from slalom.training.data import Row, augment, naturalise, read_rows
 
 TARGETS = ["query", "key", "value", "dense"]
 
@@ -49,8 +49,6 @@ class ClassifierRecipe:
     rank: int = 32
     max_tokens: int = 64
     max_words: int = 60
-    neutral: Path | None = None  # running text whose sentences should get no label rather than a random one
-    neutral_rows: int = 20_000
     seed: int = 0
 
 
@@ -82,8 +80,6 @@ def train_classifier(
     torch.manual_seed(recipe.seed)
     rng = random.Random(recipe.seed)
     rows = read_rows(data, "train", recipe.max_words)
-    if recipe.neutral:
-        rows += read_neutral(recipe.neutral, recipe.neutral_rows, rng)
     model = build(recipe)
     parameters = [p for p in (model.table or model.adapter).parameters() if p.requires_grad]
     say(f"{len(rows):,} rows, {sum(p.numel() for p in parameters):,} trained parameters")
@@ -94,7 +90,7 @@ def train_classifier(
     while step < total:
         for batch in batches(augment(rows, rng), model.tokenizer, recipe, rng):
             model.adapter.eval()  # no dropout: it costs more time on a CPU than it brings here
-            loss = F.cross_entropy(model.forward(batch), targets(batch.labels, len(recipe.labels)))
+            loss = F.cross_entropy(model.forward(batch), batch.labels)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -115,13 +111,10 @@ def train_classifier(
         "body": recipe.body,
         "lm": recipe.lm,
         "data": [path.name for path in data],
-        "neutral": recipe.neutral.name if recipe.neutral else None,
         "rows": len(rows),
         "command": command,
         "recipe": {
-            name: value
-            for name, value in asdict(recipe).items()
-            if name not in ("labels", "body", "lm", "start", "neutral")
+            name: value for name, value in asdict(recipe).items() if name not in ("labels", "body", "lm", "start")
         },
         "minutes": round((time.time() - started) / 60, 1),
         "accuracy": evaluate(model, data, recipe),
@@ -199,12 +192,6 @@ def collate(encoded: list[list[int]], labels: list[int]) -> Batch:
     return Batch(ids, mask, torch.tensor(labels))
 
 
-def targets(labels: torch.Tensor, classes: int) -> torch.Tensor:
-    """One-hot rows for labels, uniform ones for neutral texts: [B, classes]."""
-    hot = F.one_hot(labels.clamp(min=0), classes).float()
-    return torch.where(labels[:, None] == NEUTRAL, torch.full_like(hot, 1 / classes), hot)
-
-
 @torch.inference_mode()
 def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int | None = None) -> dict[str, float]:
     """Accuracy on the held-out rows of every file, as they are and as people write them."""
@@ -224,14 +211,16 @@ def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int
 
 
 def save(model: Model, out: Path, card: dict[str, Any] | None = None) -> None:
-    """Adapter, projection and card into a folder written beside its place and renamed into it."""
+    """Adapter, projection (both in float16) and card into a folder written beside its place and renamed into it."""
     out.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     model.adapter.peft_config["default"].base_model_name_or_path = model.body
     model.adapter.save_pretrained(beside)
     (beside / "README.md").unlink(missing_ok=True)  # peft's empty model card
+    adapter = beside / "adapter_model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(adapter).items()}, adapter)
     if model.table is not None:
-        save_file({"projection": model.table.projection.detach().contiguous()}, beside / "projection.safetensors")
+        save_file({"projection": model.table.projection.detach().half()}, beside / "projection.safetensors")
     if card is not None:
         (beside / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     beside.chmod(0o755)

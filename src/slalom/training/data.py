@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
 
-NEUTRAL = -1  # the label of a text that is no more one class than another
-
 
 class Row(NamedTuple):
     """One labelled text."""
@@ -30,14 +28,6 @@ def read_rows(paths: Iterable[Path], split: str, max_words: int) -> list[Row]:
         for row in _read_json_lines(path, ("text", "label", "split"))
         if row["split"] == split and len(row["text"].split()) <= max_words
     ]
-
-
-def read_neutral(path: Path, count: int, rng: random.Random) -> list[Row]:
-    """Single sentences of running text, drawn at random, as neutral rows."""
-    passages = [row["text"] for row in _read_json_lines(path, ("text",))]
-    sentences = [one for passage in passages for one in re.split(r"(?<=[.!?])\s+", passage)]
-    fitting = [one for one in sentences if 4 <= len(one.split()) <= 30 and "<unk>" not in one]
-    return [Row(one, NEUTRAL) for one in rng.sample(fitting, min(count, len(fitting)))]
 
 
 def _read_json_lines(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, Any]]:
