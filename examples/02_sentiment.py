@@ -19,7 +19,9 @@ PROMPTS = ["The chicken", "The city", "The last time", "The painting", "The year
 
 def measure(lm: slalom.SteerableModel, label: str, prompts: list[str], args: argparse.Namespace) -> dict[str, object]:
     """One direction's figures."""
-    out = lm.steer(prompts, slalom.Sentiment(label), samples=args.samples, length=args.length, seed=args.seed)
+    out = lm.steer(
+        prompts, slalom.Sentiment(label), samples=args.samples, length=args.length, seed=args.seed, steps=args.steps
+    )
     unsteered = fmean(row.unsteered_perplexity for row in out.rows)
     steered = fmean(row.perplexity for row in out.rows)
     return {
@@ -42,9 +44,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--length", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="one prompt and few drafts, to see that it runs")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     prompts = args.prompts.read_text(encoding="utf-8").splitlines() if args.prompts else PROMPTS
+    prompts, args.steps = (prompts[:1], 4) if args.quick else (prompts, None)
     lm = slalom.load()
     for label in ("positive", "negative"):
         figures = measure(lm, label, prompts, args)

@@ -1,9 +1,11 @@
-"""DAB as the paper writes it, with nothing saved: one-hots, full-vocabulary gradients, [B, n, V] distances, no cache.
+"""DAB with nothing saved: one-hots, full-vocabulary gradients, [n, V] distances, no cache, one row at a time.
 
-The reference the library is held against. One row at a time; the constraint reads the LM's table.
+The reference the library is held against. Its constraint reads the LM's table, so that gradients at one-hots exist.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
@@ -11,84 +13,102 @@ from slalom.backbone.model import LanguageModel
 from slalom.constraints.table_classifier import TableClassifier
 from slalom.decoding.dab import DAB
 from slalom.decoding.randomness import Rng
-from slalom.types import Relaxed
+from slalom.types import Prompt, Relaxed
+
+
+class Written(NamedTuple):
+    """One draft and what the LM said at each of its positions."""
+
+    tokens: list[int]
+    logits: torch.Tensor  # [n, V]
+    greedy: list[int]  # what it would have written without the bias
 
 
 def textbook_dab(
-    lm: LanguageModel, constraint: TableClassifier, prompt: str, sampler: DAB, seed: int, steps: int, length: int
+    lm: LanguageModel, constraint: TableClassifier, text: str, sampler: DAB, seed: int, steps: int, length: int
 ) -> list[list[int]]:
     """The drafts of one row, step by step."""
     rng = Rng.from_seeds([seed], lm.device)
-    encoded = lm.encode(prompt, length)
-    drafts: list[list[int]] = []
-    bias_tokens = acts = torch.zeros(length, dtype=torch.long)
-    for step in range(1, steps + 1):
-        tokens: list[int] = []
-        logits = torch.zeros(length, lm.vocabulary.size)
-        greedy = torch.zeros(length, dtype=torch.long)
-        for i in range(length):
-            ids = torch.tensor([[*encoded.ids, *tokens]])
-            logits[i] = lm.model(input_ids=ids).logits[0, -1].detach()
-            scores = _penalised(logits[i], tokens)
-            scores[lm.vocabulary.banned_fixed] = -torch.inf
-            greedy[i] = scores.argmax()
-            if step > 1 and acts[i]:
-                urgency = sampler.growth ** (step - 2)
-                scores = scores - _weight(sampler, i, length) * urgency * _bias(lm, logits[i], bias_tokens[i])
-            tokens.append(int(scores.argmax()))
-        drafts.append(tokens)
-
-        hot = torch.nn.functional.one_hot(torch.tensor(tokens), lm.vocabulary.size).float()[None].requires_grad_()
-        f = constraint.relaxed_score(Relaxed(lm.vocabulary, [encoded], hot))
-        (gradient,) = torch.autograd.grad(f.sum(), hot)
-        bias_tokens = _propose(
-            lm, sampler, gradient[0], logits, tokens, rng.fold(step + 1), sampler.growth ** (step - 1)
-        )
+    prompt = lm.encode(text, length)
+    latest = origin = _write(lm, prompt, length, sampler, None, [], 0.0)
+    drafts, worth = [latest.tokens], -float("inf")
+    for step in range(2, steps + 1):
+        new = _worth(lm, constraint, prompt, sampler, latest)
+        if not sampler.climb or new > worth:
+            origin, worth = latest, new
+        bias_tokens = _propose(lm, constraint, prompt, sampler, origin, rng.fold(step))
         acts = {
-            "all": torch.ones(length, dtype=torch.bool),
-            "moved": bias_tokens != torch.tensor(tokens),
-            "own": bias_tokens != greedy,
+            "all": [True] * length,
+            "moved": [b != y for b, y in zip(bias_tokens, origin.tokens, strict=True)],
+            "own": [b != y for b, y in zip(bias_tokens, origin.greedy, strict=True)],
         }[sampler.hold]
+        latest = _write(lm, prompt, length, sampler, bias_tokens, acts, sampler.growth ** (step - 2))
+        drafts.append(latest.tokens)
     return drafts
 
 
-def _penalised(logits: torch.Tensor, tokens: list[int]) -> torch.Tensor:
-    out = logits.clone()
-    for token in set(tokens):
-        out[token] = logits[token] / 1.2 if logits[token] > 0 else logits[token] * 1.2
-    return out
+def _write(
+    lm: LanguageModel,
+    prompt: Prompt,
+    length: int,
+    sampler: DAB,
+    bias_tokens: list[int] | None,
+    acts: list[bool],
+    urgency: float,
+) -> Written:
+    """Biased greedy decoding, every position from the whole text before it."""
+    tokens: list[int] = []
+    greedy: list[int] = []
+    logits = torch.zeros(length, lm.vocabulary.size)
+    factor = {"constant": lambda i: 1.0, "decreasing": lambda i: 1 - i / length}[sampler.schedule]
+    for i in range(length):
+        ids = torch.tensor([[*prompt.ids, *tokens]])
+        logits[i] = lm.model(input_ids=ids).logits[0, -1].detach()
+        scores = logits[i].clone()
+        for token in set(tokens):
+            scores[token] = scores[token] / 1.2 if scores[token] > 0 else scores[token] * 1.2
+        scores[lm.vocabulary.banned_fixed] = -torch.inf
+        greedy.append(int(scores.argmax()))
+        if bias_tokens is not None and acts[i]:
+            table = lm.vocabulary.embeddings.float()
+            away = (table[bias_tokens[i]] - table).square().sum(-1)
+            ratio = (logits[i] - logits[i].mean()).norm() / away.norm()
+            scores = scores - sampler.weight * urgency * factor(i) * ratio * away
+        tokens.append(int(scores.argmax()))
+    return Written(tokens, logits, greedy)
 
 
-def _weight(sampler: DAB, i: int, length: int) -> float:
-    return sampler.weight * {"constant": 1.0, "decreasing": 1 - i / length, "increasing": i / length}[sampler.schedule]
+def _relaxed(lm: LanguageModel, prompt: Prompt, tokens: list[int]) -> Relaxed:
+    hot = torch.nn.functional.one_hot(torch.tensor(tokens), lm.vocabulary.size).float()[None]
+    return Relaxed(lm.vocabulary, [prompt], hot.requires_grad_())
 
 
-def _bias(lm: LanguageModel, logits: torch.Tensor, bias_token: torch.Tensor) -> torch.Tensor:
-    table = lm.vocabulary.embeddings.float()
-    away = (table[bias_token] - table).square().sum(-1)
-    return (logits - logits.mean()).norm() / away.norm() * away
+def _worth(lm: LanguageModel, constraint: TableClassifier, prompt: Prompt, sampler: DAB, written: Written) -> float:
+    f = constraint.relaxed_score(_relaxed(lm, prompt, written.tokens)).item()
+    log_probs = written.logits.log_softmax(-1)[torch.arange(len(written.tokens)), torch.tensor(written.tokens)]
+    return min(f, sampler.enough) + sampler.fluency * log_probs.mean().item()
 
 
 def _propose(
-    lm: LanguageModel,
-    sampler: DAB,
-    gradient: torch.Tensor,
-    logits: torch.Tensor,
-    tokens: list[int],
-    rng: Rng,
-    urgency: float,
-) -> torch.Tensor:
-    """Eq. 8 over the whole vocabulary, everything but the top k masked."""
-    chosen = []
-    for i, current in enumerate(tokens):
-        entries = gradient[i]
-        score = entries - entries[current] if sampler.scores == "difference" else entries.clone()
-        score[current] = 0.0
-        weights = urgency * score / sampler.tau + sampler.lm_weight * logits[i].log_softmax(-1)
-        weights[current] += sampler.stay
-        allowed = torch.zeros(lm.vocabulary.size, dtype=torch.bool)
-        allowed[logits[i].masked_fill(lm.vocabulary.never_candidates, -torch.inf).topk(sampler.top_k).indices] = True
-        allowed[current] = True
-        noise = rng.gumbel(torch.arange(lm.vocabulary.size)[None] * len(tokens) + i)[0]
-        chosen.append(int((weights + noise).masked_fill(~allowed, -torch.inf).argmax()))
-    return torch.tensor(chosen)
+    lm: LanguageModel, constraint: TableClassifier, prompt: Prompt, sampler: DAB, origin: Written, rng: Rng
+) -> list[int]:
+    """Eq. 8 over the whole vocabulary, everything masked but the top k and the current token."""
+    relaxed = _relaxed(lm, prompt, origin.tokens)
+    (gradient,) = torch.autograd.grad(constraint.relaxed_score(relaxed).sum(), relaxed.mixtures)
+    gradient, n = gradient[0], len(origin.tokens)
+    current = torch.tensor(origin.tokens)
+    favourites = origin.logits.masked_fill(lm.vocabulary.never_candidates, -torch.inf).topk(sampler.top_k).indices
+    scores = gradient.clone()
+    if sampler.scores != "gradient":
+        scores -= gradient.gather(-1, current[:, None])
+    if sampler.scores == "normalised":
+        scores /= scores.gather(-1, torch.cat([current[:, None], favourites], -1)).std()
+    scores[torch.arange(n), current] = 0.0
+    allowed = torch.zeros(n, lm.vocabulary.size, dtype=torch.bool).scatter(-1, favourites, True)
+    allowed[torch.arange(n), current] = True
+    counters = torch.arange(lm.vocabulary.size) * n + torch.arange(n)[:, None]
+    noisy = scores / sampler.tau + sampler.lm_weight * origin.logits.log_softmax(-1) + rng.gumbel(counters[None])[0]
+    best = noisy.masked_fill(~allowed, -torch.inf).max(-1)
+    lead = best.values - noisy[torch.arange(n), current]
+    moving = lead.argsort(descending=True)[: sampler.moves or n].tolist()
+    return [int(best.indices[i]) if i in moving else origin.tokens[i] for i in range(n)]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.dab import DAB
+from slalom.decoding.presets import PRESETS
 from slalom.decoding.run import Report, decode
 from slalom.decoding.steer import SteerableModel
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of, unsteered
 from tests.textbook import textbook_dab
 
-PAPER_LIKE = DAB(weight=1.2, growth=1.0, scores="gradient", lm_weight=0.0, stay=0.0, hold="all", top_k=20)
-OURS = DAB(weight=1.5, growth=1.1, tau=0.3, top_k=20)
+PAPER = replace(PRESETS["paper"].sampler, norm="centred", top_k=20)
+OURS = DAB(top_k=20)
 
 
-@pytest.mark.parametrize("sampler", [PAPER_LIKE, OURS, DAB(hold="own", schedule="decreasing", top_k=30)])
+@pytest.mark.parametrize(
+    "sampler",
+    [PAPER, OURS, DAB(moves=3, scores="difference", climb=False, hold="moved", schedule="decreasing", top_k=30)],
+)
 def test_every_shortcut_gives_the_same_tokens_as_the_textbook(lm: SteerableModel, sampler: DAB) -> None:
     constraint = table_classifier(lm)
     drafts: list[list[int]] = []
@@ -42,7 +48,7 @@ def test_the_first_draft_is_decoded_once_per_prompt_and_shared(llama: SteerableM
 
 
 def test_steering_raises_the_score(lm: SteerableModel, good: Classifier) -> None:
-    out = lm.steer(["the food", "we liked"], good, steps=8, samples=2, length=8, knobs={"weight": 2.0, "stay": 0})
+    out = lm.steer(["the food", "we liked"], good, steps=8, samples=2, length=8, knobs={"moves": 0})
     before = lm.steer(["the food", "we liked"], good, steps=1, samples=2, length=8)
     assert all(after >= first for after, first in zip(out.scores, before.scores, strict=True))
     assert sum(out.scores) > sum(before.scores)

@@ -12,7 +12,7 @@ from slalom.decoding.run import Joint, Report, Seen, by_score, decode
 from slalom.decoding.steer import SteerableModel
 from tests.helpers import draft_of, problem_of
 
-SAMPLER = DAB(weight=2.0, stay=0.0, top_k=20)
+SAMPLER = DAB(weight=2.0, moves=0, top_k=20)
 PROMPTS = ["the food was", "we", "an awful day"]
 
 
@@ -62,6 +62,11 @@ def test_when_every_row_is_satisfied_the_loop_ends(llama: SteerableModel, good: 
         callbacks=(lambda report: steps.append(report.step),),
     )
     assert steps == [1]
+
+
+def test_with_patience_a_satisfied_row_goes_on_for_a_while(llama: SteerableModel, good: Classifier) -> None:
+    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, until=1e-9, patience=3).rows
+    assert [end.steps for end in ends] == [4, 4, 4]
 
 
 def seen_of(llama: SteerableModel, score: float, degree: float, fluency: float) -> Seen:

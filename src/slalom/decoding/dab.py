@@ -46,7 +46,7 @@ class DAB:
         "a candidate's score: entry, gain over the current token, or that gain in its own spread",
         choices=SCORES,
     )
-    lm_weight: float = knob(0.8, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
+    lm_weight: float = knob(0.9, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
     moves: int = knob(1, "positions that may move in a step (0, as in the paper: all)", least=0)
     hold: str = knob(
         "own", "where the bias acts: everywhere, where it moved, where the LM would choose otherwise", choices=HOLDS

@@ -20,7 +20,8 @@ class Preset:
 
     sampler: DAB
     steps: int  # drafts at the most
-    until: float | None  # the degree at which a row stops
+    until: float | None = None  # the degree of satisfaction at which a row may stop
+    patience: int = 0  # drafts it goes on after that, for a more fluent one
     choice: str = "score"  # which draft is best: "score", or "joint" with fluency
 
     @property
@@ -41,15 +42,16 @@ _PAPER = DAB(
     norm="log-probabilities",
     scores="gradient",
     lm_weight=0.0,
-    stay=0.0,
+    moves=0,
     hold="all",
     wanted=False,
+    climb=False,
 )
 
 PRESETS = {
-    "default": Preset(DAB(), steps=20, until=0.99, choice="joint"),
-    "paper": Preset(_PAPER, steps=20, until=None),
-    "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200, until=None),
+    "default": Preset(DAB(), steps=40, until=0.97, patience=12, choice="joint"),
+    "paper": Preset(_PAPER, steps=20),
+    "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200),
 }
 
 
@@ -62,7 +64,10 @@ def preset_for(
     until: float | None = None,
     knobs: dict[str, Any] | None = None,
 ) -> Preset:
-    """The named preset for a constraint and an LM, with whatever was asked for by hand."""
+    """The named preset for a constraint and an LM, with whatever was asked for by hand.
+
+    A degree given by hand is where to stop at once; the preset's own goes on for its patience.
+    """
     if name not in PRESETS:
         raise SlalomError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
     if strength < 0:
@@ -81,4 +86,5 @@ def preset_for(
         sampler=replace(sampler, weight=strength * sampler.weight),
         steps=steps or chosen.steps,
         until=chosen.until if until is None else until,
+        patience=chosen.patience if until is None else 0,
     )

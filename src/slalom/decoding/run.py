@@ -80,11 +80,13 @@ def decode(
     seeds: list[int],
     steps: int,
     until: float | None = None,
+    patience: int = 0,
     better: Better = by_score,
     callbacks: tuple[Callback, ...] = (),
 ) -> Outcome:
-    """Step the sampler, keep each row's best draft, let rows leave that are satisfied to the degree `until`.
+    """Step the sampler, keep each row's best draft, let rows leave once they are satisfied.
 
+    A row leaves `patience` drafts after its first one that is satisfied to the degree `until`.
     A row's draft depends on its own seed alone, whoever is in the batch. `steps` counts drafts, the first included.
     """
     started = time.perf_counter()
@@ -94,6 +96,7 @@ def decode(
     seen = _look(problem, sampler, state)
     first = [seen.select([i]) for i in rows]
     best, written = list(first), [1] * len(rows)
+    satisfied: dict[int, int] = {}  # a row's number → the first step that satisfied it
     for step in range(1, steps + 1):
         if step > 1:
             state = sampler.step(problem, state, rng.fold(step))
@@ -104,7 +107,10 @@ def decode(
                 written[row] = step
         for callback in callbacks:
             callback(Report(step, steps, rows, seen, best))
-        going = [i for i in range(len(rows)) if until is None or seen.judgement.degree[i] < until]
+        if until is not None:
+            there = (seen.judgement.degree >= until).tolist()
+            satisfied |= {row: step for row, now in zip(rows, there, strict=True) if now and row not in satisfied}
+        going = [i for i, row in enumerate(rows) if step - satisfied.get(row, step) < patience or row not in satisfied]
         if not going:
             break
         if len(going) < len(rows):

@@ -147,7 +147,16 @@ def steer_rows(
         owners = torch.tensor([different.index(row.prompt) for row in batch], device=lm.device)
         problem = Problem(lm, lm.read(different), owners, limits, constraint, Judge(constraint))
         seeds = [row.seed for row in batch]
-        outcome = decode(problem, settings.sampler, seeds, settings.steps, settings.until, settings.better, callbacks)
+        outcome = decode(
+            problem,
+            settings.sampler,
+            seeds,
+            settings.steps,
+            settings.until,
+            settings.patience,
+            settings.better,
+            callbacks,
+        )
         finished += outcome.rows
         seconds += outcome.seconds
     return finished, seconds

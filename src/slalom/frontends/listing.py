@@ -60,6 +60,7 @@ def presets() -> Rows:
             "name": name,
             "steps": one.steps,
             "until": one.until,
+            "patience": one.patience,
             "choice": one.choice,
             "knobs": _spelt(asdict(one.sampler)),
         }

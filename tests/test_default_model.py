@@ -1,0 +1,124 @@
+"""The real default model and the shipped classifier, end to end."""
+
+from __future__ import annotations
+
+import math
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import slalom
+from slalom.constraints.loading import SHIPPED, card
+from tests.helpers import draft_of
+
+pytestmark = pytest.mark.real
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_prompt_is_steered_both_ways_and_stays_fluent(default_lm: slalom.SteerableModel) -> None:
+    for label in ("positive", "negative"):
+        out = default_lm.steer("The pizza", slalom.Sentiment(label), steps=12, seed=1)
+        (row,) = out.rows
+        assert row.constraints[0].probability > 0.9
+        assert row.satisfied
+        assert row.perplexity < 20
+        assert row.text != row.unsteered
+
+
+def test_a_keyword_really_appears(default_lm: slalom.SteerableModel) -> None:
+    out = default_lm.steer("The city", slalom.Keywords(["satellite", "astronaut"]), steps=20, until=1.0)
+    assert any(word in out.texts[0].lower() for word in ("satellite", "astronaut"))
+    assert out.rows[0].satisfied
+
+
+def test_same_seed_same_text_alone_or_in_a_batch(default_lm: slalom.SteerableModel) -> None:
+    wish = slalom.Sentiment("negative")
+    prompts = ["The lake", "The president of the country"]
+    together = default_lm.steer(prompts, wish, steps=4, samples=2, length=12)
+    alone = default_lm.steer(prompts[1], wish, steps=4, seed=1, length=12)
+    assert alone.texts[0] == together.texts[3]
+
+
+def test_weight_zero_is_the_lms_own_text(default_lm: slalom.SteerableModel) -> None:
+    out = default_lm.steer("The chicken", slalom.Sentiment("positive"), strength=0, steps=3, length=10)
+    assert out.texts[0] == out.rows[0].unsteered
+    ids = default_lm.tokenizer("The chicken", return_tensors="pt")
+    banned = [[token] for token in default_lm.vocabulary.banned_fixed.nonzero()[:, 0].tolist()]
+    expected = default_lm.model.generate(
+        **ids, max_new_tokens=3, do_sample=False, bad_words_ids=banned, pad_token_id=default_lm.vocabulary.pad
+    )
+    assert out.texts[0].startswith(default_lm.tokenizer.decode(expected[0, ids["input_ids"].shape[1] :]))
+
+
+def test_the_reported_perplexity_is_the_lms(default_lm: slalom.SteerableModel) -> None:
+    out = default_lm.steer("The road", slalom.Keywords(["bridge"]), steps=2, length=10)
+    draft = draft_of(default_lm, [("The road", out.texts[0])])
+    assert out.rows[0].perplexity == pytest.approx(math.exp(-draft.log_probs.mean().item()), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("The food was wonderful and we will be back.", "positive"),
+        ("the food was n't good , and the service was awful .", "negative"),
+        ("I didn't like the movie at all; what a waste of time", "negative"),
+        ("Best pizza in town!", "positive"),
+    ],
+)
+def test_the_shipped_classifier_knows_good_from_bad(default_lm: slalom.SteerableModel, text: str, label: str) -> None:
+    draft = draft_of(default_lm, [(text[:3], text[3:])])
+    for name in ("sentiment", "sentiment-smollm2"):
+        from slalom.constraints import classifier
+
+        judged = classifier(name, label).judge(draft)
+        assert judged.degree.item() > 0.8
+
+
+def test_every_shipped_classifier_has_a_card_with_measured_accuracy() -> None:
+    for folder in SHIPPED.iterdir():
+        assert card(folder)["accuracy"]
+        assert card(folder)["command"].startswith("slalom train classifier")
+
+
+def test_candidate_scores_go_with_true_effects(default_lm: slalom.SteerableModel) -> None:
+    """Putting candidates really in: what the gradient likes better is better, more often than not."""
+    wish = slalom.Sentiment("positive")
+    draft = draft_of(default_lm, [("The food", " was good and the service was slow")])
+    words = [" great", " terrible", " wonderful", " bad", " fine", " cold", " delicious", " awful"]
+    tokens = torch.tensor([default_lm.vocabulary.pieces(word)[0] for word in words])
+    predicted = wish.candidate_scores(draft, tokens.expand(1, draft.tokens.shape[1], -1))[0, 1]
+    true = []
+    for token in tokens:
+        changed = draft.tokens.clone()
+        changed[0, 1] = token
+        true.append(wish.score(default_lm.draft(draft.prompts, changed, draft.lengths, draft.log_probs)).item())
+    ranks = torch.stack([predicted.argsort().argsort().float(), torch.tensor(true).argsort().argsort().float()])
+    assert torch.corrcoef(ranks)[0, 1] > 0.5
+
+
+def test_steering_works_inside_generate(default_lm: slalom.SteerableModel) -> None:
+    inputs = default_lm.tokenizer(["The movie"], return_tensors="pt")
+    steering = slalom.custom_generate(slalom.Sentiment("negative"), default_lm.tokenizer, steps=8)
+    tokens = default_lm.model.generate(**inputs, custom_generate=steering, max_new_tokens=12)
+    assert tokens.shape[1] <= inputs["input_ids"].shape[1] + 12
+    assert tokens[0, : inputs["input_ids"].shape[1]].tolist() == inputs["input_ids"][0].tolist()
+    assert default_lm.tokenizer.decode(tokens[0]).startswith("The movie")
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda path: path.name)
+def test_an_example_runs(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [str(example), *(["--quick"] if "steer" not in example.name else [])])
+    runpy.run_path(str(example), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_command_answers(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "slalom.frontends.cli", "generate", "The chicken", "--sentiment", "positive"]
+    out = subprocess.run([*words, "--steps", "5"], capture_output=True, text=True, check=True)
+    assert "The chicken" in out.stdout
+    assert "sentiment:positive" in out.stdout
+    assert out.stderr == ""

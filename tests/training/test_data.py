@@ -1,0 +1,49 @@
+"""Training rows: read with clear complaints, and written again as people write."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from slalom.errors import SlalomError
+from slalom.training.data import Row, augment, naturalise, read_rows
+
+
+@pytest.mark.parametrize(
+    ("tokenised", "natural"),
+    [
+        ("i do n't like it .", "I don't like it."),
+        ("it 's good , but they 're slow !", "It's good, but they're slow!"),
+        ("( really ) ?", "(really)?"),
+        ("great . i loved it", "Great. I loved it"),
+    ],
+)
+def test_tokenised_text_becomes_text_as_people_write_it(tokenised: str, natural: str) -> None:
+    assert naturalise(tokenised, random.Random(0)) == natural
+
+
+def test_half_of_the_rows_are_rewritten_and_every_label_is_kept() -> None:
+    rows = [Row(f"i do n't like it {number}", number % 2) for number in range(400)]
+    changed = augment(rows, random.Random(0))
+    assert 150 < sum(old.text != new.text for old, new in zip(rows, changed, strict=True)) < 250
+    assert [row.label for row in rows] == [row.label for row in changed]
+
+
+def test_rows_are_read_by_split_and_long_ones_left_out(tmp_path: Path) -> None:
+    lines = [{"text": "good", "label": 1, "split": "train"}, {"text": "bad", "label": 0, "split": "test"}]
+    lines.append({"text": "long " * 30, "label": 1, "split": "train"})
+    with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    assert read_rows([tmp_path / "rows.jsonl.gz"], "train", 20) == [Row("good", 1)]
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "good", "label": 1, "split": "train"}\n{"text": "bad"}\n')
+    with pytest.raises(SlalomError, match="line 2: expected a JSON object with text, label, split"):
+        read_rows([tmp_path / "rows.jsonl"], "train", 20)
+    with pytest.raises(SlalomError, match="there is no file"):
+        read_rows([tmp_path / "none.jsonl"], "train", 20)
