@@ -46,15 +46,17 @@ class DAB:
         "a candidate's score: entry, gain over the current token, or that gain in its own spread",
         choices=SCORES,
     )
-    lm_weight: float = knob(0.9, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
+    lm_weight: float = knob(0.8, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
     moves: int = knob(1, "positions that may move in a step (0, as in the paper: all)", least=0)
     hold: str = knob(
         "own", "where the bias acts: everywhere, where it moved, where the LM would choose otherwise", choices=HOLDS
     )
-    wanted: bool = knob(True, "propose tokens the constraint names itself, however unlikely (no in the paper)")
+    wanted: float = knob(
+        10.0, "bonus for tokens the constraint names itself, however unlikely (0 in the paper)", least=0
+    )
     climb: bool = knob(True, "go on from the worthiest draft so far (no in the paper: from the latest)")
-    enough: float = knob(3.5, "a constraint's score beyond which more is not worth more")
-    fluency: float = knob(0.5, "worth of the LM's mean log-probability of a token, in units of the score", least=0)
+    enough: float = knob(4.0, "a constraint's score beyond which more is not worth more")
+    fluency: float = knob(1.0, "worth of the LM's mean log-probability of a token, in units of the score", least=0)
 
     def init(self, problem: Problem, rng: Rng) -> DABState:
         """The LM's own greedy draft, decoded once per prompt."""
@@ -88,7 +90,10 @@ class DAB:
     def _propose(self, problem: Problem, origin: Rollout, rng: Rng) -> torch.Tensor:
         """B ~ q(. | Y), Eq. 8, started at B = Y; beyond the paper, with the LM's opinion and a limit on the moves."""
         entries = problem.constraint.candidate_scores(origin.draft, origin.candidates)
-        log_weights = SCORES[self.scores](entries) / self.tau + self.lm_weight * origin.log_probs
+        scores = SCORES[self.scores](entries)
+        log_weights = scores / self.tau + self.lm_weight * origin.log_probs
+        named = slice(1, 1 + len(self._named(problem)))
+        log_weights[..., named] += self.wanted * (scores[..., named] > 0)
         return propose(log_weights.masked_fill(origin.repeated, -torch.inf), origin.candidates, self.moves, rng)
 
     def _bias(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Bias:
@@ -104,5 +109,9 @@ class DAB:
 
     def _rollout(self, problem: Problem, bias: Bias | None) -> Rollout:
         """Y | B, with the candidates of the next proposal."""
-        extra = problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []
-        return rollout(problem.lm, problem.prompts, problem.rows, problem.limits, bias, self.top_k, extra)
+        named = self._named(problem)
+        return rollout(problem.lm, problem.prompts, problem.rows, problem.limits, bias, self.top_k, named)
+
+    def _named(self, problem: Problem) -> list[int]:
+        """The tokens the constraint names itself; in a rollout's candidates they come right after the current token."""
+        return problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []

@@ -44,12 +44,18 @@ _PAPER = DAB(
     lm_weight=0.0,
     moves=0,
     hold="all",
-    wanted=False,
+    wanted=0.0,
     climb=False,
 )
 
+# A word is there or not: no slope to climb, so every step is one push from the latest draft, harder each time.
+_KEYWORDS = DAB(
+    weight=2.5, growth=1.06, scores="difference", tau=0.1, lm_weight=1.0, hold="moved", climb=False, wanted=2
+)
+
 PRESETS = {
-    "default": Preset(DAB(), steps=40, until=0.97, patience=12, choice="joint"),
+    "default": Preset(DAB(), steps=50, until=0.97, patience=10, choice="joint"),
+    "default-keywords": Preset(_KEYWORDS, steps=50, until=1.0, patience=10, choice="joint"),
     "paper": Preset(_PAPER, steps=20),
     "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200),
 }
@@ -76,8 +82,8 @@ def preset_for(
         raise SlalomError(f"steps is {steps}; it must be at least 1")
     if until is not None and not 0 < until <= 1:
         raise SlalomError(f"until is {until:g}; it must be above 0 and at most 1")
-    if name == "paper" and any(isinstance(part, Keywords) for _, part in constraint.terms()):
-        name = "paper-keywords"
+    if all(isinstance(part, Keywords) for _, part in constraint.terms()):
+        name = f"{name.removesuffix('-keywords')}-keywords"
     chosen = PRESETS[name]
     weight = recorded_weight(lm) if name == "default" else None
     sampler = with_knobs(chosen.sampler, ({} if weight is None else {"weight": weight}) | (knobs or {}))
