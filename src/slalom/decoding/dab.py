@@ -51,9 +51,7 @@ class DAB:
     hold: str = knob(
         "own", "where the bias acts: everywhere, where it moved, where the LM would choose otherwise", choices=HOLDS
     )
-    wanted: float = knob(
-        10.0, "bonus for tokens the constraint names itself, however unlikely (0 in the paper)", least=0
-    )
+    wanted: float = knob(10.0, "bonus for tokens the constraint names, however unlikely (0 in the paper)", least=0)
     climb: bool = knob(True, "go on from the worthiest draft so far (no in the paper: from the latest)")
     enough: float = knob(4.0, "a constraint's score beyond which more is not worth more")
     fluency: float = knob(1.0, "worth of the LM's mean log-probability of a token, in units of the score", least=0)
