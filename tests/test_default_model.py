@@ -21,8 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_a_prompt_is_steered_both_ways_and_stays_fluent(default_lm: slalom.SteerableModel) -> None:
     for label in ("positive", "negative"):
-        out = default_lm.steer("The pizza", slalom.Sentiment(label), steps=12, seed=1)
-        (row,) = out.rows
+        (row,) = default_lm.steer("The pizza", slalom.Sentiment(label), seed=1).rows
         assert row.constraints[0].probability > 0.9
         assert row.satisfied
         assert row.perplexity < 20

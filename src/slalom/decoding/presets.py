@@ -54,8 +54,8 @@ _KEYWORDS = DAB(
 )
 
 PRESETS = {
-    "default": Preset(DAB(), steps=50, until=0.97, patience=10, choice="joint"),
-    "default-keywords": Preset(_KEYWORDS, steps=50, until=1.0, patience=10, choice="joint"),
+    "default": Preset(DAB(), steps=50, until=0.97, patience=6, choice="joint"),
+    "default-keywords": Preset(_KEYWORDS, steps=50, until=1.0, patience=6, choice="joint"),
     "paper": Preset(_PAPER, steps=20),
     "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200),
 }
