@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint format clean
 
 demo: $(VENV)/.installed
-	$(BIN)/slalom generate "The chicken" --sentiment positive --compare
+	$(BIN)/slalom generate "The pizza" --sentiment negative --compare
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
