@@ -142,6 +142,7 @@ def test_ctrl_c_half_way_ends_with_status_130_and_no_traceback(folder: Path, tmp
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
     assert process.stdout
     assert json.loads(process.stdout.readline())["prompt"] == "the food"  # it is at work
