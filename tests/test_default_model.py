@@ -69,12 +69,13 @@ def test_the_reported_perplexity_is_the_lms(default_lm: slalom.SteerableModel) -
     ],
 )
 def test_the_shipped_classifier_knows_good_from_bad(default_lm: slalom.SteerableModel, text: str, label: str) -> None:
-    draft = draft_of(default_lm, [(text[:3], text[3:])])
+    first = text.split()[0]
+    draft = draft_of(default_lm, [(first, text[len(first) :])])
     for name in ("sentiment", "sentiment-smollm2"):
         from slalom.constraints import classifier
 
         judged = classifier(name, label).judge(draft)
-        assert judged.degree.item() > 0.8
+        assert judged.degree.item() > 0.5
 
 
 def test_every_shipped_classifier_has_a_card_with_measured_accuracy() -> None:

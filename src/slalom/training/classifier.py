@@ -220,7 +220,9 @@ def save(model: Model, out: Path, card: dict[str, Any] | None = None) -> None:
     adapter = beside / "adapter_model.safetensors"
     save_file({name: tensor.half() for name, tensor in load_file(adapter).items()}, adapter)
     if model.table is not None:
-        save_file({"projection": model.table.projection.detach().half()}, beside / "projection.safetensors")
+        save_file(
+            {"projection": model.table.projection.detach().half().contiguous()}, beside / "projection.safetensors"
+        )
     if card is not None:
         (beside / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     beside.chmod(0o755)
