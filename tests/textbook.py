@@ -92,7 +92,7 @@ def _worth(lm: LanguageModel, constraint: TableClassifier, prompt: Prompt, sampl
 def _propose(
     lm: LanguageModel, constraint: TableClassifier, prompt: Prompt, sampler: DAB, origin: Written, rng: Rng
 ) -> list[int]:
-    """Eq. 8 over the whole vocabulary, everything masked but the top k and the current token."""
+    """The proposal over the whole vocabulary, everything masked but the top k and the current token."""
     relaxed = _relaxed(lm, prompt, origin.tokens)
     (gradient,) = torch.autograd.grad(constraint.relaxed_score(relaxed).sum(), relaxed.mixtures)
     gradient, n = gradient[0], len(origin.tokens)

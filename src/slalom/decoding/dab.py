@@ -86,7 +86,7 @@ class DAB:
         return state.latest.where(better, state.origin), torch.where(better, worth, state.worth)
 
     def _propose(self, problem: Problem, origin: Rollout, rng: Rng) -> torch.Tensor:
-        """B ~ q(. | Y), Eq. 8, started at B = Y; beyond the paper, with the LM's opinion and a limit on the moves."""
+        """B ~ q(. | Y), the paper's Langevin proposal started at B = Y; beyond the paper, with the LM's opinion and a limit on the moves."""
         entries = problem.constraint.candidate_scores(origin.draft, origin.candidates)
         scores = SCORES[self.scores](entries)
         log_weights = scores / self.tau + self.lm_weight * origin.log_probs

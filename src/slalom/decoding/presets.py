@@ -1,4 +1,4 @@
-"""A preset's name and a constraint to settings that are known to work."""
+"""A preset's name and a constraint to the settings of a whole run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Preset:
         return Joint(1.0 if self.until is None else self.until)
 
 
-# The paper's text and Table 5. Its norm is that of log-probabilities, its candidates are the LM's alone.
+# The paper's text and its table of hyper-parameters. Its norm is that of log-probabilities, its candidates are the LM's alone.
 _PAPER = DAB(
     weight=1.05,
     growth=1.0,
