@@ -86,7 +86,7 @@ class DAB:
         return state.latest.where(better, state.origin), torch.where(better, worth, state.worth)
 
     def _propose(self, problem: Problem, origin: Rollout, rng: Rng) -> torch.Tensor:
-        """B ~ q(. | Y), the paper's Langevin proposal started at B = Y; beyond the paper, with the LM's opinion and a limit on the moves."""
+        """B ~ q(. | Y), the Langevin proposal from B = Y; beyond the paper, with the LM and a limit on the moves."""
         entries = problem.constraint.candidate_scores(origin.draft, origin.candidates)
         scores = SCORES[self.scores](entries)
         log_weights = scores / self.tau + self.lm_weight * origin.log_probs
@@ -95,7 +95,7 @@ class DAB:
         return propose(log_weights.masked_fill(origin.repeated, -torch.inf), origin.candidates, self.moves, rng)
 
     def _bias(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Bias:
-        """The bias each position's logits get, Eq. 10 and 11."""
+        """The bias each position's logits get: norm-matched distances."""
         shape, norm, schedule = geometry(problem.lm.vocabulary), NORMS[self.norm], SCHEDULES[self.schedule]
         acts = HOLDS[self.hold](bias_tokens, origin)  # [B, n]
 

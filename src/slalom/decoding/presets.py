@@ -32,7 +32,7 @@ class Preset:
         return Joint(1.0 if self.until is None else self.until)
 
 
-# The paper's text and its table of hyper-parameters. Its norm is that of log-probabilities, its candidates are the LM's alone.
+# The paper's text and table of hyper-parameters: log-probabilities in the norm, the LM's candidates alone.
 _PAPER = DAB(
     weight=1.05,
     growth=1.0,
