@@ -42,7 +42,9 @@ def textbook_dab(
             "moved": [b != y for b, y in zip(bias_tokens, origin.tokens, strict=True)],
             "own": [b != y for b, y in zip(bias_tokens, origin.greedy, strict=True)],
         }[sampler.hold]
-        latest = _write(lm, prompt, length, sampler, bias_tokens, acts, sampler.growth ** (step - 2))
+        moves = [i for i in range(length) if bias_tokens[i] != origin.tokens[i]]
+        kept = origin.tokens[: min(moves, default=length)] if sampler.keep else []
+        latest = _write(lm, prompt, length, sampler, bias_tokens, acts, sampler.growth ** (step - 2), kept)
         drafts.append(latest.tokens)
     return drafts
 
@@ -55,8 +57,9 @@ def _write(
     bias_tokens: list[int] | None,
     acts: list[bool],
     urgency: float,
+    kept: list[int] | tuple[int, ...] = (),
 ) -> Written:
-    """Biased greedy decoding, every position from the whole text before it."""
+    """Biased greedy decoding, every position from the whole text before it; the first ones may be given."""
     tokens: list[int] = []
     greedy: list[int] = []
     logits = torch.zeros(length, lm.vocabulary.size)
@@ -74,7 +77,7 @@ def _write(
             away = (table[bias_tokens[i]] - table).square().sum(-1)
             ratio = (logits[i] - logits[i].mean()).norm() / away.norm()
             scores = scores - sampler.weight * urgency * factor(i) * ratio * away
-        tokens.append(int(scores.argmax()))
+        tokens.append(kept[i] if i < len(kept) else int(scores.argmax()))
     return Written(tokens, logits, greedy)
 
 

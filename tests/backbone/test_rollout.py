@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.backbone.rollout import Limits, penalise, rollout
+from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
@@ -51,12 +51,12 @@ def test_fixed_length_never_writes_specials_or_line_breaks(lm: SteerableModel) -
 def test_in_free_length_eos_ends_a_row_and_the_others_go_on(llama: SteerableModel) -> None:
     read = llama.read([llama.encode(prompt, 6) for prompt in PROMPTS])
 
-    def end_two_rows(i: int, logits: torch.Tensor) -> torch.Tensor:
+    def end_two_rows(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         bias = torch.zeros_like(logits)
         bias[0, llama.vocabulary.eos[0]] = 1e4 if i == 2 else -1e4
         bias[1, llama.vocabulary.eos[0]] = 1e4 if i == 0 else -1e4
         bias[2:, llama.vocabulary.eos[0]] = -1e4
-        return bias
+        return rows, bias
 
     out = rollout(llama, read, torch.arange(4), Limits(6, free=True), end_two_rows, top_k=3)
     assert out.draft.lengths.tolist() == [2, 0, 6, 6]
@@ -64,6 +64,27 @@ def test_in_free_length_eos_ends_a_row_and_the_others_go_on(llama: SteerableMode
     assert (out.draft.tokens[0, 2:] == llama.vocabulary.pad).all()
     assert (out.draft.log_probs[0, 2:] == 0).all()
     assert torch.allclose(llama.log_probs(out.draft), out.draft.log_probs, atol=1e-4)
+
+
+def test_a_rollout_resumed_at_any_position_equals_one_from_the_start(lm: SteerableModel) -> None:
+    read = lm.read([lm.encode(prompt, 6) for prompt in PROMPTS])
+    places = torch.tensor([3, 0, 5, 2])
+
+    def push(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pushed = (places[rows] == i).nonzero()[:, 0]
+        vectors = torch.zeros(len(pushed), logits.shape[1])
+        vectors[:, 300] = 1e4
+        return pushed, vectors
+
+    rows = torch.arange(4)
+    first = rollout(lm, read, rows, Limits(6), top_k=3)
+    whole = rollout(lm, read, rows, Limits(6), push, top_k=3)
+    resumed = rollout(lm, read, rows, Limits(6), push, top_k=3, resumed=Resumed(first, places))
+    assert resumed.draft.tokens.tolist() == whole.draft.tokens.tolist() != first.draft.tokens.tolist()
+    assert resumed.candidates.tolist() == whole.candidates.tolist()
+    assert torch.allclose(resumed.log_probs, whole.log_probs, atol=1e-5)
+    again = rollout(lm, read, rows, Limits(6), top_k=3, resumed=Resumed(resumed, torch.zeros_like(places)))
+    assert again.draft.tokens.tolist() == first.draft.tokens.tolist()
 
 
 def test_candidates_start_with_the_token_itself_and_never_hold_specials(lm: SteerableModel) -> None:

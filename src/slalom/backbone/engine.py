@@ -1,84 +1,153 @@
-"""Prompts to logits, one position at a time, and back to the prompts: the seam that faster engines fill."""
+"""Prompts to logits, one position at a time, and back to any earlier position: the seam that faster engines fill."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
 
+from slalom.errors import SlalomError
 from slalom.types import Tokens
+
+
+class Memory(NamedTuple):
+    """What an engine keeps of texts it has read: tensors whose first dimension is the rows."""
+
+    tensors: list[torch.Tensor]  # keys and values of every layer, [B, heads, prompt + continuation, d]
+
+    def select(self, rows: list[int] | torch.Tensor) -> Memory:
+        """Only these rows, in this order."""
+        return Memory([tensor[rows] for tensor in self.tensors])
+
+    def where(self, take: torch.Tensor, other: Memory) -> Memory:
+        """This memory's rows where `take` says so, bool [B], the other's elsewhere."""
+        if take.all():
+            return self
+        merged = [tensor.clone() for tensor in other.tensors]
+        for tensor, own in zip(merged, self.tensors, strict=True):
+            tensor[take] = own[take]
+        return Memory(merged)
 
 
 class Prefix(NamedTuple):
     """Prompts the engine has read: what it needs to continue them again and again."""
 
-    cache: Any
+    memory: Memory  # [P, ...]
     mask: torch.Tensor  # [P, m]
-    logits: torch.Tensor  # [P, V], after each prompt's last token
+    logits: torch.Tensor  # [P, V] float32, after each prompt's last token
 
 
 class Pass(Protocol):
     """One rollout under way."""
 
-    logits: torch.Tensor  # [B, V] float32, for the next position
+    memory: Memory  # of the rows so far
 
-    def advance(self, tokens: torch.Tensor) -> None:
-        """Append one token to every row, so that `logits` are those of the position after it."""
+    def read(self, position: int, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+        """Put tokens [B] at a position of the continuations; the logits after it of the first `rows` rows, float32.
+
+        The other rows may be left alone: their memory of this position is right already.
+        """
 
 
 class Engine(Protocol):
     """Runs the LM. It knows nothing of constraints or bias."""
 
+    name: str
+
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
 
-    def start(self, prefix: Prefix, rows: torch.Tensor, room: int) -> Pass:
-        """A rollout of at most `room` tokens whose row i continues prompt `rows[i]`."""
+    def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
+        """A rollout of at most `room` tokens whose row i continues prompt `rows[i]`.
+
+        It may overwrite `memory`, what an earlier rollout left of the same rows; without it, it starts at the prompts.
+        """
 
 
 class TransformersEngine:
-    """The reference engine: the unmodified Hugging Face model, eager, with its own cache."""
+    """The reference engine: the unmodified Hugging Face model, eager."""
+
+    name = "torch"
 
     def __init__(self, model: PreTrainedModel) -> None:
+        if model._is_stateful:
+            raise SlalomError(f"{type(model).__name__} keeps a running state that cannot be taken back to a position")
         self.model = model
 
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
         positions = (prompts.mask.cumsum(-1) - 1).clamp(min=0)
+        cache = Cache(layer_class_to_replicate=DynamicLayer)
         out = self.model(
             input_ids=prompts.ids,
             attention_mask=prompts.mask,
             position_ids=positions,
+            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         )
-        return Prefix(out.past_key_values, prompts.mask, out.logits[:, -1].float())
+        tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        return Prefix(Memory(tensors), prompts.mask, out.logits[:, -1].float())
 
-    def start(self, prefix: Prefix, rows: torch.Tensor, room: int) -> Pass:
-        """A rollout whose row i continues prompt `rows[i]`, on its own copy of the prompts' cache."""
-        return _TransformersPass(self.model, prefix, rows, room)
+    def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
+        """A rollout in room set aside beforehand, so that nothing grows while it runs."""
+        return _TransformersPass(self.model, prefix, rows, room, memory)
 
 
 class _TransformersPass:
-    def __init__(self, model: PreTrainedModel, prefix: Prefix, rows: torch.Tensor, room: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None
+    ) -> None:
         self.model = model
-        self.cache = copy.deepcopy(prefix.cache)
-        self.cache.batch_select_indices(rows)
-        self.length = prefix.mask.shape[1]
-        self.positions = prefix.mask.sum(-1)[rows, None]  # [B, 1], of the next token
+        self.memory = memory or _with_room(prefix.memory, rows, room)
+        tensors = iter(self.memory.tensors)
+        self.layers = [_Room(keys, values) for keys, values in zip(tensors, tensors, strict=True)]
+        self.cache = Cache(layers=list(self.layers))
+        self.prompt = prefix.mask.shape[1]
         self.mask = torch.cat([prefix.mask[rows], prefix.mask.new_ones(len(rows), room)], dim=1)
-        self.logits = prefix.logits[rows]
+        self.positions = prefix.mask.sum(-1)[rows, None]  # [B, 1], of the continuation's first token
 
-    def advance(self, tokens: torch.Tensor) -> None:
-        self.length += 1
+    def read(self, position: int, tokens: torch.Tensor, rows: int) -> torch.Tensor:
+        column = self.prompt + position
+        for layer in self.layers:
+            layer.filled = column
         out = self.model(
-            input_ids=tokens[:, None],
-            attention_mask=self.mask[:, : self.length],
-            position_ids=self.positions,
+            input_ids=tokens[:rows, None],
+            attention_mask=self.mask[:rows, : column + 1],
+            position_ids=self.positions[:rows] + position,
             past_key_values=self.cache,
             use_cache=True,
         )
-        self.positions = self.positions + 1
-        self.logits = out.logits[:, -1].float()
+        return out.logits[:, -1].float()
+
+
+class _Room(DynamicLayer):  # type: ignore[misc]
+    """A layer's cache in tensors of fixed size, of which the first columns are filled and the first rows in use."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        super().__init__()
+        self.keys, self.values, self.filled = keys, values, 0
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, start, self.filled = len(key_states), self.filled, self.filled + key_states.shape[-2]
+        self.keys[:rows, :, start : self.filled] = key_states
+        self.values[:rows, :, start : self.filled] = value_states
+        return self.keys[:rows, :, : self.filled], self.values[:rows, :, : self.filled]
+
+    def get_seq_length(self) -> int:
+        return self.filled
+
+
+def _with_room(memory: Memory, rows: torch.Tensor, room: int) -> Memory:
+    """The prompts' memory, a row a continuation, with room for `room` more tokens each."""
+    wider = []
+    for tensor in memory.tensors:
+        _, heads, columns, width = tensor.shape
+        wider.append(tensor.new_zeros(len(rows), heads, columns + room, width))
+        wider[-1][:, :, :columns] = tensor[rows]
+    return Memory(wider)

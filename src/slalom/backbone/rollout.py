@@ -10,12 +10,13 @@ import torch
 from slalom.types import Draft, Prompt
 
 if TYPE_CHECKING:
-    from slalom.backbone.engine import Prefix
+    from slalom.backbone.engine import Memory, Prefix
     from slalom.backbone.model import LanguageModel
 
 REPETITION_PENALTY = 1.2
 
-Bias = Callable[[int, torch.Tensor], torch.Tensor]  # position i and its logits [B, V] → what to add to them [B, V]
+# A position, the rows at it [a] and their logits [a, V] → which of those rows are biased [b], and what to add [b, V].
+Bias = Callable[[int, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Prompts(NamedTuple):
@@ -29,6 +30,7 @@ class Rollout(NamedTuple):
     """A draft, and at every position its candidates: the token itself, extra ones asked for, the LM's k favourites."""
 
     draft: Draft
+    memory: Memory  # the engine's, to go on from any position
     candidates: torch.Tensor  # [B, n, c]
     log_probs: torch.Tensor  # [B, n, c], the LM's before any bias
     repeated: torch.Tensor  # bool [B, n, c], a candidate that stands there already
@@ -36,13 +38,13 @@ class Rollout(NamedTuple):
 
     def where(self, take: torch.Tensor, other: Rollout) -> Rollout:
         """This rollout's rows where `take` says so, bool [B], the other's elsewhere."""
-        pairs = zip(self[1:], other[1:], strict=True)
+        pairs = zip(self[2:], other[2:], strict=True)
         merged = (torch.where(take.view(-1, *[1] * (mine.dim() - 1)), mine, their) for mine, their in pairs)
-        return Rollout(self.draft.where(take, other.draft), *merged)
+        return Rollout(self.draft.where(take, other.draft), self.memory.where(take, other.memory), *merged)
 
-    def select(self, rows: list[int]) -> Rollout:
-        """Only these rows."""
-        return Rollout(self.draft.select(rows), *(tensor[rows] for tensor in self[1:]))
+    def select(self, rows: list[int] | torch.Tensor) -> Rollout:
+        """Only these rows, in this order."""
+        return Rollout(self.draft.select(rows), self.memory.select(rows), *(tensor[rows] for tensor in self[2:]))
 
 
 class Limits(NamedTuple):
@@ -51,6 +53,13 @@ class Limits(NamedTuple):
     length: int
     free: bool = False  # free length: EOS ends a row, line breaks are allowed
     repetition_penalty: float = REPETITION_PENALTY  # on generated tokens
+
+
+class Resumed(NamedTuple):
+    """An earlier rollout, and the position from which each row is written anew."""
+
+    origin: Rollout
+    starts: torch.Tensor  # [B]
 
 
 @torch.inference_mode()
@@ -62,53 +71,97 @@ def rollout(
     bias: Bias | None = None,
     top_k: int = 0,
     extra: list[int] | None = None,
+    resumed: Resumed | None = None,
 ) -> Rollout:
     """Continue prompt `rows[i]` in row i, greedily, adding `bias` to the logits of each position."""
-    vocabulary = lm.vocabulary
+    n, vocabulary = limits.length, lm.vocabulary
     banned = vocabulary.banned_free if limits.free else vocabulary.banned_fixed
+    asked = torch.tensor(extra or [], dtype=torch.long, device=rows.device)
     eos = torch.tensor(vocabulary.eos, device=rows.device)
-    size, n = len(rows), limits.length
-    tokens = torch.full((size, n), vocabulary.pad, device=rows.device)
-    log_probs = torch.zeros(size, n, device=rows.device)
-    lengths = torch.full((size,), n, device=rows.device)
-    unbiased = torch.empty_like(tokens)
-    candidates: list[torch.Tensor] = []
-    candidate_log_probs: list[torch.Tensor] = []
-    again: list[torch.Tensor] = []
-    asked = torch.tensor(extra or [], dtype=torch.long, device=rows.device).expand(size, -1)
+    if resumed is None:
+        order, starts = torch.arange(len(rows), device=rows.device), torch.zeros_like(rows)
+        out, memory = _blank(len(rows), n, 1 + len(asked) + top_k, vocabulary.pad, rows.device), None
+    else:
+        order = resumed.starts.argsort(stable=True)  # so that the rows at a position are always the first ones
+        starts = resumed.starts[order]
+        out, memory = _copy(resumed.origin, order, starts), resumed.origin.memory.select(order)
 
-    run = lm.engine.start(prompts.prefix, rows, n)
-    for i in range(n):
-        logits = run.logits
-        scores = penalise(logits, tokens[:, :i], limits.repetition_penalty).masked_fill(banned, -torch.inf)
-        chosen = unbiased[:, i] = scores.argmax(-1)
+    run = lm.engine.start(prompts.prefix, rows[order], n, memory)
+    active = [int((starts <= i).sum()) for i in range(n)]  # rows written at each position
+    for i in range(int(starts.min()) if len(starts) else n, n):
+        a = active[i]
+        logits = run.read(i - 1, out.tokens[:, i - 1], a) if i else prompts.prefix.logits[rows[order[:a]]]
+        scores = penalise(logits, out.tokens[:a, :i], limits.repetition_penalty).masked_fill(banned, -torch.inf)
+        chosen = scores.argmax(-1)
+        out.unbiased[:a, i] = chosen
         if bias is not None:
-            chosen = (scores + bias(i, logits)).argmax(-1)
+            biased, vectors = bias(i, order[:a], logits)
+            chosen[biased] = (scores[biased] + vectors).argmax(-1)
 
-        lengths = torch.where((lengths > i) & torch.isin(chosen, eos), i, lengths)
-        tokens[:, i] = torch.where(lengths > i, chosen, vocabulary.pad)
+        lengths = out.lengths[:a]
+        lengths[(lengths > i) & torch.isin(chosen, eos)] = i
+        out.tokens[:a, i] = chosen
 
         best = logits.masked_fill(vocabulary.never_candidates, -torch.inf).topk(top_k).indices
-        own = torch.cat([tokens[:, i : i + 1], asked, best], dim=-1)
-        own_log_probs = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
-        log_probs[:, i] = own_log_probs[:, 0].masked_fill(lengths <= i, 0.0)
-        candidates.append(own)
-        candidate_log_probs.append(own_log_probs)
-        again.append(repeated(own, 1 + asked.shape[1]))
-        if i + 1 < n:
-            run.advance(tokens[:, i])
+        own = torch.cat([out.tokens[:a, i, None], asked.expand(a, -1), best], dim=-1)
+        out.candidates[:a, i] = own
+        out.candidate_log_probs[:a, i] = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
+        out.log_probs[:a, i] = out.candidate_log_probs[:a, i, 0]
+        if (out.lengths <= i).all():
+            break
+    past = torch.arange(n, device=rows.device) >= out.lengths[:, None]
+    tokens, log_probs = out.tokens.masked_fill(past, vocabulary.pad), out.log_probs.masked_fill(past, 0.0)
+    back = order.argsort()
     owners = [prompts.prompts[row] for row in rows.tolist()]
-    draft = lm.draft(owners, tokens, lengths, log_probs)
-    return Rollout(
-        draft, torch.stack(candidates, 1), torch.stack(candidate_log_probs, 1), torch.stack(again, 1), unbiased
+    draft = lm.draft(owners, tokens[back], out.lengths[back], log_probs[back])
+    out.candidates[..., 0] = tokens
+    candidates = out.candidates[back]
+    again = repeated(candidates, 1 + len(asked))
+    memory = run.memory if resumed is None else run.memory.select(back)
+    return Rollout(draft, memory, candidates, out.candidate_log_probs[back], again, out.unbiased[back])
+
+
+class _Written(NamedTuple):
+    """What a rollout fills in, position by position."""
+
+    tokens: torch.Tensor  # [B, n]
+    lengths: torch.Tensor  # [B]
+    log_probs: torch.Tensor  # [B, n]
+    unbiased: torch.Tensor  # [B, n]
+    candidates: torch.Tensor  # [B, n, c]
+    candidate_log_probs: torch.Tensor  # [B, n, c]
+
+
+def _blank(size: int, n: int, candidates: int, pad: int, device: torch.device) -> _Written:
+    tokens = torch.full((size, n), pad, device=device)
+    return _Written(
+        tokens,
+        torch.full((size,), n, device=device),
+        torch.zeros(size, n, device=device),
+        tokens.clone(),
+        torch.zeros(size, n, candidates, dtype=torch.long, device=device),
+        torch.zeros(size, n, candidates, device=device),
+    )
+
+
+def _copy(origin: Rollout, order: torch.Tensor, starts: torch.Tensor) -> _Written:
+    """What stands before the starts is kept; a row written anew may be longer than it was."""
+    draft, n = origin.draft, origin.draft.tokens.shape[1]
+    return _Written(
+        draft.tokens[order],
+        torch.where(starts <= draft.lengths[order], n, draft.lengths[order]),
+        draft.log_probs[order],
+        origin.unbiased[order],
+        origin.candidates[order],
+        origin.log_probs[order],
     )
 
 
 def repeated(candidates: torch.Tensor, first: int) -> torch.Tensor:
-    """Which candidates [B, c] stand among the `first` ones before them already: bool [B, c]."""
+    """Which candidates [..., c] stand among the `first` ones before them already: bool [..., c]."""
     again = torch.zeros_like(candidates, dtype=torch.bool)
     for column in range(first):
-        again[:, column + 1 :] |= candidates[:, column + 1 :] == candidates[:, column : column + 1]
+        again[..., column + 1 :] |= candidates[..., column + 1 :] == candidates[..., column, None]
     return again
 
 

@@ -102,7 +102,7 @@ HOLDS: dict[str, Hold] = {
 def bias_vector(
     shape: Geometry, tokens: torch.Tensor, logits: torch.Tensor, weights: torch.Tensor, norm: Norm
 ) -> torch.Tensor:
-    """- w r b~ for one position (the paper's Eq. for y_i): bias tokens [B], logits [B, V], weights [B] → [B, V]."""
+    """- w r b~ for one position (the paper's Eq. for y_i): bias tokens [b], logits [b, V], weights [b] → [b, V]."""
     # Match norms first and weigh once after: any earlier factor on the bias would cancel here.
     ratio = norm(logits) / shape.distance_norms[tokens]
     return -(weights * ratio)[:, None] * distances(shape, tokens)

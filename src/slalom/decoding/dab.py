@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from slalom.backbone.rollout import Bias, Rollout, rollout
+from slalom.backbone.rollout import Bias, Resumed, Rollout, rollout
 from slalom.decoding.bias import HOLDS, NORMS, SCHEDULES, bias_vector, geometry
 from slalom.decoding.knobs import knob
 from slalom.decoding.proposal import SCORES, propose
@@ -17,16 +17,24 @@ from slalom.types import Draft
 
 
 class DABState(NamedTuple):
-    """What the next step needs: the latest rollout, the one to go on from, and how many steps were taken."""
+    """What the next step needs: the latest draft, the rollout to go on from, and how many steps were taken."""
 
-    latest: Rollout
+    latest: Draft
     origin: Rollout
     worth: torch.Tensor  # [B], of the origin
+    entries: torch.Tensor  # [B, n, c], f's gradient at the origin's candidates
+    fresh: torch.Tensor  # bool [B], whether those entries are the present origin's
     steps: int
 
     def select(self, rows: list[int]) -> DABState:
         """Only these rows."""
-        return DABState(self.latest.select(rows), self.origin.select(rows), self.worth[rows], self.steps)
+        return self._replace(
+            latest=self.latest.select(rows),
+            origin=self.origin.select(rows),
+            worth=self.worth[rows],
+            entries=self.entries[rows],
+            fresh=self.fresh[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,9 @@ class DAB:
     hold: str = knob(
         "own", "where the bias acts: everywhere, where it moved, where the LM would choose otherwise", choices=HOLDS
     )
+    keep: bool = knob(
+        True, "text before the first move stays as it is (no in the paper: it is pulled and decoded anew)"
+    )
     wanted: float = knob(10.0, "bonus for tokens the constraint names, however unlikely (0 in the paper)", least=0)
     climb: bool = knob(True, "go on from the worthiest draft so far (no in the paper: from the latest)")
     enough: float = knob(4.0, "a constraint's score beyond which more is not worth more")
@@ -59,57 +70,76 @@ class DAB:
     def init(self, problem: Problem, rng: Rng) -> DABState:
         """The LM's own greedy draft, decoded once per prompt."""
         prompts, rows = problem.rows.unique(return_inverse=True)
-        first = self._rollout(problem._replace(rows=prompts), None).select(rows.tolist())
-        return DABState(first, first, torch.full_like(problem.rows, -torch.inf, dtype=torch.float), 0)
+        first = self._rollout(problem._replace(rows=prompts)).select(rows)
+        nothing = torch.zeros_like(first.log_probs)
+        worth = self._worth(problem, first.draft)
+        return DABState(first.draft, first, worth, nothing, torch.zeros_like(worth, dtype=torch.bool), 0)
 
     def step(self, problem: Problem, state: DABState, rng: Rng) -> DABState:
         """One turn of the paper's loop: B | Y by a Langevin proposal, then Y | B by biased greedy decoding."""
-        origin, worth = self._origin(problem, state)
-        bias_tokens = self._propose(problem, origin, rng)
-        bias = self._bias(problem, origin, bias_tokens, self.weight * self.growth**state.steps)
-        return DABState(self._rollout(problem, bias), origin, worth, state.steps + 1)
+        entries = self._entries(problem, state)
+        bias_tokens = self._propose(problem, state.origin, entries, rng)
+        latest = self._decode(problem, state.origin, bias_tokens, self.weight * self.growth**state.steps)
+        worth = self._worth(problem, latest.draft)
+        better = worth > state.worth if self.climb else torch.ones_like(state.fresh)
+        origin = latest.where(better, state.origin)
+        worth = torch.where(better, worth, state.worth)
+        return DABState(latest.draft, origin, worth, entries, ~better, state.steps + 1)
 
     def read(self, problem: Problem, state: DABState) -> Draft:
         """The latest draft."""
-        return state.latest.draft
+        return state.latest
 
-    def _origin(self, problem: Problem, state: DABState) -> tuple[Rollout, torch.Tensor]:
-        """The rollout to go on from: the latest, or the worthiest so far, f and fluency weighed together."""
-        if not self.climb:
-            return state.latest, state.worth
-        draft = state.latest.draft
-        judged = problem.judge(draft)
-        terms = zip(problem.constraint.terms(), judged.parts, strict=True)
+    def _worth(self, problem: Problem, draft: Draft) -> torch.Tensor:
+        """What makes one draft a better place to go on from than another: f and fluency weighed together."""
+        terms = zip(problem.constraint.terms(), problem.judge(draft).parts, strict=True)
         wishes = torch.stack([weight * part.score.clamp(max=self.enough) for (weight, _), part in terms]).sum(0)
-        worth = wishes - self.fluency * draft.perplexity.log()
-        better = worth > state.worth
-        return state.latest.where(better, state.origin), torch.where(better, worth, state.worth)
+        return wishes - self.fluency * draft.perplexity.log()
 
-    def _propose(self, problem: Problem, origin: Rollout, rng: Rng) -> torch.Tensor:
+    def _entries(self, problem: Problem, state: DABState) -> torch.Tensor:
+        """f's gradient at the candidates, computed only for rows whose origin is new."""
+        rows = (~state.fresh).nonzero()[:, 0]
+        if not len(rows):
+            return state.entries
+        new = problem.constraint.candidate_scores(state.origin.draft.select(rows), state.origin.candidates[rows])
+        return state.entries.index_copy(0, rows, new.to(state.entries.dtype))
+
+    def _propose(self, problem: Problem, origin: Rollout, entries: torch.Tensor, rng: Rng) -> torch.Tensor:
         """B ~ q(. | Y), the Langevin proposal from B = Y; beyond the paper, with the LM and a limit on the moves."""
-        entries = problem.constraint.candidate_scores(origin.draft, origin.candidates)
         scores = SCORES[self.scores](entries)
         log_weights = scores / self.tau + self.lm_weight * origin.log_probs
         named = slice(1, 1 + len(self._named(problem)))
         log_weights[..., named] += self.wanted * (scores[..., named] > 0)
-        return propose(log_weights.masked_fill(origin.repeated, -torch.inf), origin.candidates, self.moves, rng)
+        never = origin.repeated | ~origin.draft.real[..., None]
+        never[..., 0] = False
+        return propose(log_weights.masked_fill(never, -torch.inf), origin.candidates, self.moves, rng)
 
-    def _bias(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Bias:
-        """The bias each position's logits get: norm-matched distances."""
+    def _decode(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Rollout:
+        """Y | B: norm-matched distances as bias. What the bias leaves as it was need not be decoded again."""
         shape, norm, schedule = geometry(problem.lm.vocabulary), NORMS[self.norm], SCHEDULES[self.schedule]
-        acts = HOLDS[self.hold](bias_tokens, origin)  # [B, n]
+        real = origin.draft.real
+        acts = HOLDS[self.hold](bias_tokens, origin) & real  # [B, n]
 
-        def bias(i: int, logits: torch.Tensor) -> torch.Tensor:
-            weights = weight * schedule(i, problem.limits.length) * acts[:, i]
-            return bias_vector(shape, bias_tokens[:, i], logits, weights, norm)
+        def bias(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            biased = acts[rows, i].nonzero()[:, 0]
+            weights = torch.full_like(biased, weight * schedule(i, problem.limits.length), dtype=torch.float)
+            return biased, bias_vector(shape, bias_tokens[rows[biased], i], logits[biased], weights, norm)
 
-        return bias
+        moved = bias_tokens != origin.draft.tokens
+        changes = moved if self.keep else acts | (origin.draft.tokens != origin.unbiased)
+        return self._rollout(problem, bias, Resumed(origin, first_true(changes & real)))
 
-    def _rollout(self, problem: Problem, bias: Bias | None) -> Rollout:
-        """Y | B, with the candidates of the next proposal."""
-        named = self._named(problem)
-        return rollout(problem.lm, problem.prompts, problem.rows, problem.limits, bias, self.top_k, named)
+    def _rollout(self, problem: Problem, bias: Bias | None = None, resumed: Resumed | None = None) -> Rollout:
+        """Greedy decoding, with the candidates of the next proposal."""
+        lm, prompts, rows, limits, *_ = problem
+        return rollout(lm, prompts, rows, limits, bias, self.top_k, self._named(problem), resumed)
 
     def _named(self, problem: Problem) -> list[int]:
         """The tokens the constraint names itself; in a rollout's candidates they come right after the current token."""
         return problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []
+
+
+def first_true(marks: torch.Tensor) -> torch.Tensor:
+    """The first marked position of each row, bool [B, n] → [B]; n where there is none."""
+    n = marks.shape[1]
+    return torch.where(marks, torch.arange(n, device=marks.device), n).amin(-1)

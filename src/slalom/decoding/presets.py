@@ -44,13 +44,22 @@ _PAPER = DAB(
     lm_weight=0.0,
     moves=0,
     hold="all",
+    keep=False,
     wanted=0.0,
     climb=False,
 )
 
 # A word is there or not: no slope to climb, so every step is one push from the latest draft, harder each time.
 _KEYWORDS = DAB(
-    weight=2.5, growth=1.06, scores="difference", tau=0.1, lm_weight=1.0, hold="moved", climb=False, wanted=2
+    weight=2.5,
+    growth=1.06,
+    scores="difference",
+    tau=0.1,
+    lm_weight=1.0,
+    hold="moved",
+    climb=False,
+    keep=False,
+    wanted=2,
 )
 
 PRESETS = {
