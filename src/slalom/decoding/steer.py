@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from slalom.backbone.engines import EngineName
 from slalom.backbone.model import DEFAULT, LanguageModel, load_parts
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
@@ -62,6 +63,7 @@ class Steered:
     tokens_per_second: float  # of all drafts: the paper's n s / t, over all rows
     sampler: str
     model: str
+    engine: str
 
     @property
     def texts(self) -> list[str]:
@@ -84,6 +86,7 @@ class Steered:
             "tokens_per_second": round(self.tokens_per_second, 1),
             "sampler": self.sampler,
             "model": self.model,
+            "engine": self.engine,
         }
         if not compare:
             del record["unsteered"], record["unsteered_perplexity"]
@@ -126,7 +129,7 @@ class SteerableModel(LanguageModel):
         finished, seconds = steer_rows(self, rows, constraint, Limits(length, free), settings, callbacks)
         tokens = sum(length * one.steps for one in finished)
         texts = [_text(row, one) for row, one in zip(rows, finished, strict=True)]
-        return Steered(texts, seconds, tokens / max(seconds, 1e-9), settings.sampler.name, self.name)
+        return Steered(texts, seconds, tokens / max(seconds, 1e-9), settings.sampler.name, self.name, self.engine.name)
 
 
 def steer_rows(
@@ -167,14 +170,18 @@ def load(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     dtype: torch.dtype | None = None,
+    engine: EngineName = "auto",
 ) -> SteerableModel:
-    """A language model to steer: the embedded default, a hub name or folder, or a model and tokenizer you have."""
+    """A language model to steer: the embedded default, a hub name or folder, or a model and tokenizer you have.
+
+    `engine` is what runs it: torch, openvino (an extra, for CPUs), or auto, the faster one here for a model by name.
+    """
     if isinstance(model, str):
         loaded, own = load_parts(model, dtype)
-        return SteerableModel(loaded, tokenizer or own, model)
+        return SteerableModel(loaded, tokenizer or own, model, engine)
     if tokenizer is None:
         raise SlalomError("a model object needs its tokenizer: slalom.load(model, tokenizer)")
-    return SteerableModel(model, tokenizer)
+    return SteerableModel(model, tokenizer, engine="torch" if engine == "auto" else engine)
 
 
 def custom_generate(

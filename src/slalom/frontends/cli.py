@@ -84,6 +84,7 @@ def generate(
     samples: Annotated[int | None, typer.Option(help="Texts per prompt (default 1).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first sample (default 0).")] = None,
     model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
+    engine: Annotated[str | None, typer.Option(help="auto, torch or openvino: what runs the model.")] = None,
     preset: Annotated[str | None, typer.Option(help="default or paper")] = None,
     knob: Annotated[list[str] | None, typer.Option(help="A knob of the sampler, tau=0.2 say; see slalom ls.")] = None,
     spec: Annotated[Path | None, typer.Option(help="A TOML file with any of these settings.")] = None,
@@ -120,14 +121,16 @@ def generate(
         "samples": samples,
         "seed": seed,
         "model": model,
+        "engine": engine,
         "preset": preset,
     }
     wanted = make_spec(given, spec)
 
+    from slalom.backbone.model import DEFAULT
     from slalom.decoding.steer import BATCH, load
 
     with _status("loading"):
-        lm = load(wanted.model) if wanted.model else load()
+        lm = load(wanted.model or DEFAULT, engine=wanted.engine)
         constraint = wanted.constraint()
     settings = wanted.model_dump(include={"length", "samples", "seed", "free", "preset", "strength", "steps", "until"})
     per_call = max(1, BATCH // wanted.samples)

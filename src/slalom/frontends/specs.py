@@ -26,6 +26,7 @@ class GenerateSpec(BaseModel):
     classifier: str | None = Field(None, description="a classifier's folder or hub name")
     label: str | None = Field(None, description="the label that classifier should give")
     model: str | None = Field(None, description="an embedded model, a folder or a hub name")
+    engine: Literal["auto", "torch", "openvino"] = Field("auto", description="what runs the model")
     preset: str = Field("default", description="settings to start from")
     strength: float = Field(1.0, ge=0, description="factor on the bias weight")
     steps: int | None = Field(None, ge=1, description="drafts per text at the most, the unsteered one included")

@@ -1,0 +1,38 @@
+"""An engine's name and a model to the engine that runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Literal, get_args
+
+from transformers import PreTrainedModel
+
+from slalom.backbone.engine import Engine, TransformersEngine
+from slalom.errors import SlalomError
+
+EngineName = Literal["auto", "torch", "openvino"]
+
+
+def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
+    """The named engine; `auto` is openvino where it is installed and measured faster on this machine, else torch."""
+    if name not in get_args(EngineName):
+        raise SlalomError(f"unknown engine {name!r}; choose from {', '.join(get_args(EngineName))}")
+    if name == "torch" or (name == "auto" and not (has_openvino() and model.device.type == "cpu")):
+        return TransformersEngine(model)
+    if not has_openvino():
+        raise SlalomError("the openvino engine is not installed; pip install 'slalom[openvino]', or use torch")
+    from slalom.backbone.openvino_engine import prepare
+
+    try:
+        prepared = prepare(model)
+    except SlalomError:
+        if name == "openvino":
+            raise
+        return TransformersEngine(model)
+    faster = prepared.milliseconds["openvino"] < prepared.milliseconds["torch"]
+    return prepared.engine if faster or name == "openvino" else TransformersEngine(model)
+
+
+def has_openvino() -> bool:
+    """Whether the extra is installed."""
+    return all(importlib.util.find_spec(package) for package in ("openvino", "nncf"))
