@@ -32,11 +32,13 @@ def textbook_dab(
     prompt = lm.encode(text, length)
     latest = origin = _write(lm, prompt, length, sampler, None, [], 0.0)
     drafts, worth = [latest.tokens], -float("inf")
+    tried: list[tuple[int, int]] = []  # single moves from this origin
     for step in range(2, steps + 1):
         new = _worth(lm, constraint, prompt, sampler, latest)
         if not sampler.climb or new > worth:
-            origin, worth = latest, new
-        bias_tokens = _propose(lm, constraint, prompt, sampler, origin, rng.fold(step))
+            origin, worth, tried = latest, new, []
+        bias_tokens = _propose(lm, constraint, prompt, sampler, origin, tried, rng.fold(step))
+        tried += [(i, token) for i, token in enumerate(bias_tokens) if token != origin.tokens[i]]
         acts = {
             "all": [True] * length,
             "moved": [b != y for b, y in zip(bias_tokens, origin.tokens, strict=True)],
@@ -93,7 +95,13 @@ def _worth(lm: LanguageModel, constraint: TableClassifier, prompt: Prompt, sampl
 
 
 def _propose(
-    lm: LanguageModel, constraint: TableClassifier, prompt: Prompt, sampler: DAB, origin: Written, rng: Rng
+    lm: LanguageModel,
+    constraint: TableClassifier,
+    prompt: Prompt,
+    sampler: DAB,
+    origin: Written,
+    tried: list[tuple[int, int]],
+    rng: Rng,
 ) -> list[int]:
     """The proposal over the whole vocabulary, everything masked but the top k and the current token."""
     relaxed = _relaxed(lm, prompt, origin.tokens)
@@ -111,7 +119,42 @@ def _propose(
     allowed[torch.arange(n), current] = True
     counters = torch.arange(lm.vocabulary.size) * n + torch.arange(n)[:, None]
     noisy = scores / sampler.tau + sampler.lm_weight * origin.logits.log_softmax(-1) + rng.gumbel(counters[None])[0]
-    best = noisy.masked_fill(~allowed, -torch.inf).max(-1)
+    if sampler.moves == 1:
+        for position, token in tried:
+            allowed[position, token] = False
+    noisy = noisy.masked_fill(~allowed, -torch.inf)
+    if sampler.moves == 1 and sampler.looks > 1:
+        return _look(lm, constraint, prompt, sampler, origin, noisy, rng.fold(1))
+    best = noisy.max(-1)
     lead = best.values - noisy[torch.arange(n), current]
     moving = lead.argsort(descending=True)[: sampler.moves or n].tolist()
     return [int(best.indices[i]) if i in moving else origin.tokens[i] for i in range(n)]
+
+
+def _look(
+    lm: LanguageModel,
+    constraint: TableClassifier,
+    prompt: Prompt,
+    sampler: DAB,
+    origin: Written,
+    noisy: torch.Tensor,
+    rng: Rng,
+) -> list[int]:
+    """The moves furthest ahead of staying, each put into the text so far and scored; one of them sampled."""
+    n = len(origin.tokens)
+    ahead = []
+    for i, current in enumerate(origin.tokens):
+        for token in noisy[i].isfinite().nonzero()[:, 0].tolist():
+            if token != current:
+                ahead.append((float(noisy[i, token] - noisy[i, current]), i, token))
+    moves = sorted(ahead, reverse=True)[: sampler.looks]
+    beginnings = [_relaxed(lm, prompt, [*origin.tokens[:i], token]) for _, i, token in moves]
+    f = torch.tensor([constraint.relaxed_score(beginning).item() for beginning in beginnings])
+    weights = (f - f.mean()) / f.std() / sampler.tau
+    log_probs = origin.logits.log_softmax(-1)
+    scored = []
+    for weight, (_, i, token) in zip(weights.tolist(), moves, strict=True):
+        noise = rng.gumbel(torch.tensor([[token * n + i]])).item()
+        scored.append((weight + sampler.lm_weight * float(log_probs[i, token]) + noise, i, token))
+    _, i, token = max(scored)
+    return [*origin.tokens[:i], token, *origin.tokens[i + 1 :]]

@@ -21,7 +21,12 @@ OURS = DAB(top_k=20)
 
 @pytest.mark.parametrize(
     "sampler",
-    [PAPER, OURS, DAB(moves=3, scores="difference", climb=False, hold="moved", schedule="decreasing", top_k=30)],
+    [
+        PAPER,
+        OURS,
+        DAB(looks=1, top_k=20),
+        DAB(moves=3, scores="difference", climb=False, hold="moved", schedule="decreasing", top_k=30),
+    ],
 )
 def test_every_shortcut_gives_the_same_tokens_as_the_textbook(lm: SteerableModel, sampler: DAB) -> None:
     constraint = table_classifier(lm)

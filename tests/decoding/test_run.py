@@ -8,7 +8,7 @@ import torch
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Judgement, Part
 from slalom.decoding.dab import DAB
-from slalom.decoding.run import Joint, Report, Seen, by_score, decode
+from slalom.decoding.run import Joint, Report, Seen, Stop, by_score, decode
 from slalom.decoding.steer import SteerableModel
 from tests.helpers import draft_of, problem_of
 
@@ -39,7 +39,7 @@ def test_satisfied_rows_leave_and_the_others_are_not_disturbed(llama: SteerableM
         SAMPLER,
         [0, 1, 2],
         steps=6,
-        until=goal,
+        stop=Stop(goal),
         callbacks=(lambda report: rows.append(report.rows),),
     ).rows
     assert [end.best.judgement.degree.item() >= goal for end in ends] == [
@@ -58,15 +58,22 @@ def test_when_every_row_is_satisfied_the_loop_ends(llama: SteerableModel, good: 
         SAMPLER,
         [0, 1, 2],
         steps=9,
-        until=1e-9,
+        stop=Stop(1e-9),
         callbacks=(lambda report: steps.append(report.step),),
     )
     assert steps == [1]
 
 
 def test_with_patience_a_satisfied_row_goes_on_for_a_while(llama: SteerableModel, good: Classifier) -> None:
-    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, until=1e-9, patience=3).rows
+    stop = Stop(1e-9, fluent=0.0, patience=3)
+    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, stop=stop).rows
     assert [end.steps for end in ends] == [4, 4, 4]
+
+
+def test_a_satisfied_row_leaves_at_once_when_it_is_fluent_too(llama: SteerableModel, good: Classifier) -> None:
+    stop = Stop(1e-9, fluent=1.0, patience=3)
+    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, stop=stop).rows
+    assert [end.steps for end in ends] == [1, 1, 1]  # the first draft is as fluent as itself
 
 
 def seen_of(llama: SteerableModel, score: float, degree: float, fluency: float) -> Seen:

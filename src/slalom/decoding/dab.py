@@ -7,13 +7,16 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Bias, Resumed, Rollout, rollout
 from slalom.decoding.bias import HOLDS, NORMS, SCHEDULES, bias_vector, geometry
 from slalom.decoding.knobs import knob
-from slalom.decoding.proposal import SCORES, propose
+from slalom.decoding.proposal import SCORES, Moves, propose, shortlist
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Problem
 from slalom.types import Draft
+
+LOOK = 1  # names the random numbers of the second choice
 
 
 class DABState(NamedTuple):
@@ -24,6 +27,7 @@ class DABState(NamedTuple):
     worth: torch.Tensor  # [B], of the origin
     entries: torch.Tensor  # [B, n, c], f's gradient at the origin's candidates
     fresh: torch.Tensor  # bool [B], whether those entries are the present origin's
+    tried: torch.Tensor  # bool [B, n, c], single moves that were made from this origin already
     steps: int
 
     def select(self, rows: list[int]) -> DABState:
@@ -34,6 +38,7 @@ class DABState(NamedTuple):
             worth=self.worth[rows],
             entries=self.entries[rows],
             fresh=self.fresh[rows],
+            tried=self.tried[rows],
         )
 
 
@@ -56,6 +61,7 @@ class DAB:
     )
     lm_weight: float = knob(0.8, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
     moves: int = knob(1, "positions that may move in a step (0, as in the paper: all)", least=0)
+    looks: int = knob(8, "single moves that f looks at really put in, before the best is made (1: none)", least=1)
     hold: str = knob(
         "own", "where the bias acts: everywhere, where it moved, where the LM would choose otherwise", choices=HOLDS
     )
@@ -73,18 +79,25 @@ class DAB:
         first = self._rollout(problem._replace(rows=prompts)).select(rows)
         nothing = torch.zeros_like(first.log_probs)
         worth = self._worth(problem, first.draft)
-        return DABState(first.draft, first, worth, nothing, torch.zeros_like(worth, dtype=torch.bool), 0)
+        fresh = torch.zeros_like(worth, dtype=torch.bool)
+        return DABState(first.draft, first, worth, nothing, fresh, torch.zeros_like(nothing, dtype=torch.bool), 0)
 
     def step(self, problem: Problem, state: DABState, rng: Rng) -> DABState:
         """One turn of the paper's loop: B | Y by a Langevin proposal, then Y | B by biased greedy decoding."""
         entries = self._entries(problem, state)
-        bias_tokens = self._propose(problem, state.origin, entries, rng)
+        bias_tokens = self._propose(problem, state, entries, rng)
         latest = self._decode(problem, state.origin, bias_tokens, self.weight * self.growth**state.steps)
         worth = self._worth(problem, latest.draft)
         better = worth > state.worth if self.climb else torch.ones_like(state.fresh)
-        origin = latest.where(better, state.origin)
-        worth = torch.where(better, worth, state.worth)
-        return DABState(latest.draft, origin, worth, entries, ~better, state.steps + 1)
+        return DABState(
+            latest=latest.draft,
+            origin=latest.where(better, state.origin),
+            worth=torch.where(better, worth, state.worth),
+            entries=entries,
+            fresh=~better,
+            tried=(state.tried | (state.origin.candidates == bias_tokens[..., None])) & ~better[:, None, None],
+            steps=state.steps + 1,
+        )
 
     def read(self, problem: Problem, state: DABState) -> Draft:
         """The latest draft."""
@@ -104,15 +117,35 @@ class DAB:
         new = problem.constraint.candidate_scores(state.origin.draft.select(rows), state.origin.candidates[rows])
         return state.entries.index_copy(0, rows, new.to(state.entries.dtype))
 
-    def _propose(self, problem: Problem, origin: Rollout, entries: torch.Tensor, rng: Rng) -> torch.Tensor:
+    def _propose(self, problem: Problem, state: DABState, entries: torch.Tensor, rng: Rng) -> torch.Tensor:
         """B ~ q(. | Y), the Langevin proposal from B = Y; beyond the paper, with the LM and a limit on the moves."""
+        origin = state.origin
         scores = SCORES[self.scores](entries)
         log_weights = scores / self.tau + self.lm_weight * origin.log_probs
         named = slice(1, 1 + len(self._named(problem)))
         log_weights[..., named] += self.wanted * (scores[..., named] > 0)
         never = origin.repeated | ~origin.draft.real[..., None]
+        if self.moves == 1:
+            never |= state.tried  # the same move would give the same draft
         never[..., 0] = False
-        return propose(log_weights.masked_fill(never, -torch.inf), origin.candidates, self.moves, rng)
+        log_weights.masked_fill_(never, -torch.inf)
+        if self.moves != 1 or self.looks < 2:
+            return propose(log_weights, origin.candidates, self.moves, rng)
+        moves = shortlist(log_weights, origin.candidates, self.looks, rng)
+        return self._look(problem, origin, moves, rng.fold(LOOK))
+
+    def _look(self, problem: Problem, origin: Rollout, moves: Moves, rng: Rng) -> torch.Tensor:
+        """Of several single moves one, by f of the text up to and with the new token: what follows is written anew."""
+        tokens = moves.of(origin.candidates)
+        scores = problem.constraint.score(_put_in(problem.lm, origin.draft, moves.positions, tokens))
+        scores = scores.view_as(tokens).masked_fill(~moves.real, 0.0)
+        spread = (scores - scores.mean(-1, keepdim=True)) / scores.std(-1, keepdim=True).clamp(min=1e-9)
+        log_weights = spread / self.tau + self.lm_weight * moves.of(origin.log_probs)
+        counters = tokens * origin.draft.tokens.shape[1] + moves.positions
+        noisy = (log_weights + rng.gumbel(counters)).masked_fill(~moves.real, -torch.inf)
+        chosen = moves.one(noisy.argmax(-1))
+        moved = origin.draft.tokens.scatter(1, chosen.positions, chosen.of(origin.candidates))
+        return torch.where(chosen.real, moved, origin.draft.tokens)
 
     def _decode(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Rollout:
         """Y | B: norm-matched distances as bias. What the bias leaves as it was need not be decoded again."""
@@ -137,6 +170,15 @@ class DAB:
     def _named(self, problem: Problem) -> list[int]:
         """The tokens the constraint names itself; in a rollout's candidates they come right after the current token."""
         return problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []
+
+
+def _put_in(lm: LanguageModel, draft: Draft, positions: torch.Tensor, tokens: torch.Tensor) -> Draft:
+    """The draft's beginnings, each up to a position [B, m] that holds a new token [B, m]: B · m rows."""
+    owners = [prompt for prompt in draft.prompts for _ in range(tokens.shape[1])]
+    rows = draft.tokens.repeat_interleave(tokens.shape[1], 0).scatter(
+        1, positions.reshape(-1, 1), tokens.reshape(-1, 1)
+    )
+    return lm.draft(owners, rows, positions.flatten() + 1, torch.zeros_like(rows, dtype=torch.float))
 
 
 def first_true(marks: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from slalom.constraints.keywords import Keywords
 from slalom.decoding.calibration import recorded_weight
 from slalom.decoding.dab import DAB
 from slalom.decoding.knobs import with_knobs
-from slalom.decoding.run import Better, Joint, by_score
+from slalom.decoding.run import Better, Joint, Stop, by_score
 from slalom.errors import SlalomError
 
 
@@ -20,8 +20,7 @@ class Preset:
 
     sampler: DAB
     steps: int  # drafts at the most
-    until: float | None = None  # the degree of satisfaction at which a row may stop
-    patience: int = 0  # drafts it goes on after that, for a more fluent one
+    stop: Stop | None = None  # when a row may leave before that
     choice: str = "score"  # which draft is best: "score", or "joint" with fluency
 
     @property
@@ -29,7 +28,7 @@ class Preset:
         """The rule that says which of two drafts to keep."""
         if self.choice == "score":
             return by_score
-        return Joint(1.0 if self.until is None else self.until)
+        return Joint(1.0 if self.stop is None else self.stop.degree)
 
 
 # The paper's text and table of hyper-parameters: log-probabilities in the norm, the LM's candidates alone.
@@ -43,6 +42,7 @@ _PAPER = DAB(
     scores="gradient",
     lm_weight=0.0,
     moves=0,
+    looks=1,
     hold="all",
     keep=False,
     wanted=0.0,
@@ -63,8 +63,8 @@ _KEYWORDS = DAB(
 )
 
 PRESETS = {
-    "default": Preset(DAB(), steps=50, until=0.97, patience=6, choice="joint"),
-    "default-keywords": Preset(_KEYWORDS, steps=50, until=1.0, patience=6, choice="joint"),
+    "default": Preset(DAB(), steps=40, stop=Stop(0.99, fluent=1.3, patience=12), choice="joint"),
+    "default-keywords": Preset(_KEYWORDS, steps=50, stop=Stop(1.0, fluent=1.5, patience=12), choice="joint"),
     "paper": Preset(_PAPER, steps=20),
     "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200),
 }
@@ -81,7 +81,7 @@ def preset_for(
 ) -> Preset:
     """The named preset for a constraint and an LM, with whatever was asked for by hand.
 
-    A degree given by hand is where to stop at once; the preset's own goes on for its patience.
+    A degree given by hand is where to stop at once; the preset's own goes on for a fluent text.
     """
     if name not in PRESETS:
         raise SlalomError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
@@ -100,6 +100,5 @@ def preset_for(
         chosen,
         sampler=replace(sampler, weight=strength * sampler.weight),
         steps=steps or chosen.steps,
-        until=chosen.until if until is None else until,
-        patience=chosen.patience if until is None else 0,
+        stop=chosen.stop if until is None else Stop(until),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from slalom.decoding.randomness import Rng
@@ -32,12 +34,11 @@ SCORES = {"gradient": gradient_scores, "difference": difference_scores, "normali
 def propose(log_weights: torch.Tensor, candidates: torch.Tensor, moves: int, rng: Rng) -> torch.Tensor:
     """Sample a token at every position: log-weights and candidates [B, n, k] → bias tokens [B, n].
 
-    The noise belongs to (row, position, token), so it does not matter in which order the candidates come. With `moves`,
-    only so many positions move, those where the sampled token is furthest ahead of the current one (candidate 0).
+    With `moves`, only so many positions move: those where the sampled token is furthest ahead of the current one
+    (candidate 0).
     """
     n = candidates.shape[1]
-    positions = torch.arange(n, device=candidates.device)[:, None]
-    noisy = log_weights + rng.gumbel(candidates * n + positions)
+    noisy = log_weights + _noise(candidates, rng)
     best = noisy.max(-1)
     tokens = candidates.gather(-1, best.indices[..., None])[..., 0]
     if not 0 < moves < n:
@@ -45,3 +46,37 @@ def propose(log_weights: torch.Tensor, candidates: torch.Tensor, moves: int, rng
     lead = best.values - noisy[..., 0]  # 0 where the current token won
     least = lead.topk(moves).values[:, -1:]
     return torch.where(lead >= least, tokens, candidates[..., 0])
+
+
+class Moves(NamedTuple):
+    """Single changes of a draft, several a row: which candidate to put where."""
+
+    positions: torch.Tensor  # [B, m]
+    columns: torch.Tensor  # [B, m], among the position's candidates
+    real: torch.Tensor  # bool [B, m], a change at all
+
+    def of(self, per_candidate: torch.Tensor) -> torch.Tensor:
+        """Values of candidates [B, n, k] at these moves: [B, m]."""
+        rows = torch.arange(len(per_candidate), device=per_candidate.device)[:, None]
+        return per_candidate[rows, self.positions, self.columns]
+
+    def one(self, which: torch.Tensor) -> Moves:
+        """Of each row's moves the one numbered `which` [B]: [B, 1]."""
+        return Moves(*(tensor.gather(1, which[:, None]) for tensor in self))
+
+
+def shortlist(log_weights: torch.Tensor, candidates: torch.Tensor, count: int, rng: Rng) -> Moves:
+    """Sample `count` different moves a row, each by its lead over staying (candidate 0), without replacement."""
+    noisy = log_weights + _noise(candidates, rng)
+    lead = noisy - noisy[..., :1]
+    lead[..., 0] = -torch.inf
+    best = lead.flatten(1).topk(min(count, lead[0].numel()))
+    width = candidates.shape[-1]
+    return Moves(best.indices // width, best.indices % width, best.values.isfinite())
+
+
+def _noise(candidates: torch.Tensor, rng: Rng) -> torch.Tensor:
+    """Gumbel noise that belongs to (row, position, token), so that the order of candidates does not matter."""
+    n = candidates.shape[1]
+    positions = torch.arange(n, device=candidates.device)[:, None]
+    return rng.gumbel(candidates * n + positions)

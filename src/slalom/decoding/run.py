@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,19 +75,25 @@ class Joint:
         return torch.where(new_there == old_there, alike, new_there)
 
 
+class Stop(NamedTuple):
+    """When a row may leave: satisfied, and fluent; or satisfied for long enough."""
+
+    degree: float  # of satisfaction
+    fluent: float = math.inf  # perplexity at the most, in units of the unsteered text's
+    patience: int = 0  # drafts it goes on after the first that is satisfied, for one that is fluent as well
+
+
 def decode(
     problem: Problem,
     sampler: Sampler,
     seeds: list[int],
     steps: int,
-    until: float | None = None,
-    patience: int = 0,
+    stop: Stop | None = None,
     better: Better = by_score,
     callbacks: tuple[Callback, ...] = (),
 ) -> Outcome:
-    """Step the sampler, keep each row's best draft, let rows leave once they are satisfied.
+    """Step the sampler, keep each row's best draft, let rows leave once that is good enough.
 
-    A row leaves `patience` drafts after its first one that is satisfied to the degree `until`.
     A row's draft depends on its own seed alone, whoever is in the batch. `steps` counts drafts, the first included.
     """
     started = time.perf_counter()
@@ -96,7 +103,7 @@ def decode(
     seen = _look(problem, sampler, state)
     first = [seen.select([i]) for i in rows]
     best, written = list(first), [1] * len(rows)
-    satisfied: dict[int, int] = {}  # a row's number → the first step that satisfied it
+    since: dict[int, int] = {}  # a row's number → the first step that satisfied it
     for step in range(1, steps + 1):
         if step > 1:
             state = sampler.step(problem, state, rng.fold(step))
@@ -107,10 +114,13 @@ def decode(
                 written[row] = step
         for callback in callbacks:
             callback(Report(step, steps, rows, seen, best))
-        if until is not None:
-            there = (seen.judgement.degree >= until).tolist()
-            satisfied |= {row: step for row, now in zip(rows, there, strict=True) if now and row not in satisfied}
-        going = [i for i, row in enumerate(rows) if step - satisfied.get(row, step) < patience or row not in satisfied]
+        going = list(range(len(rows)))
+        if stop is not None:
+            there = (seen.judgement.degree >= stop.degree).tolist()
+            since = {row: step for row, now in zip(rows, there, strict=True) if now} | since
+            going = [
+                i for i, row in enumerate(rows) if not _may_leave(stop, best[row], first[row], step, since.get(row))
+            ]
         if not going:
             break
         if len(going) < len(rows):
@@ -118,6 +128,13 @@ def decode(
             problem, state, rng = problem.select(going), state.select(going), rng.select(going)
     ends = [Finished(*end) for end in zip(best, first, written, strict=True)]
     return Outcome(ends, time.perf_counter() - started)
+
+
+def _may_leave(stop: Stop, best: Seen, first: Seen, step: int, since: int | None) -> bool:
+    if since is None:
+        return False
+    fluent = bool(best.draft.perplexity <= stop.fluent * first.draft.perplexity)
+    return fluent or step - since >= stop.patience
 
 
 def _look(problem: Problem, sampler: Sampler, state: Any) -> Seen:

@@ -155,8 +155,7 @@ def steer_rows(
             settings.sampler,
             seeds,
             settings.steps,
-            settings.until,
-            settings.patience,
+            settings.stop,
             settings.better,
             callbacks,
         )

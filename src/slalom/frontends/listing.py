@@ -59,8 +59,7 @@ def presets() -> Rows:
         {
             "name": name,
             "steps": one.steps,
-            "until": one.until,
-            "patience": one.patience,
+            "until": one.stop.degree if one.stop else None,
             "choice": one.choice,
             "knobs": _spelt(asdict(one.sampler)),
         }
