@@ -15,8 +15,7 @@ EngineName = Literal["auto", "torch", "openvino"]
 
 def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
     """The named engine; `auto` is openvino where it is installed and measured faster on this machine, else torch."""
-    if name not in get_args(EngineName):
-        raise SlalomError(f"unknown engine {name!r}; choose from {', '.join(get_args(EngineName))}")
+    known_engine(name)
     if name == "torch" or (name == "auto" and not (has_openvino() and model.device.type == "cpu")):
         return TransformersEngine(model)
     if not has_openvino():
@@ -31,6 +30,19 @@ def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
         return TransformersEngine(model)
     faster = prepared.milliseconds["openvino"] < prepared.milliseconds["torch"]
     return prepared.engine if faster or name == "openvino" else TransformersEngine(model)
+
+
+def known_engine(name: str) -> EngineName:
+    """The name, if it is one."""
+    for known in get_args(EngineName):
+        if name == known:
+            return known
+    raise SlalomError(f"unknown engine {name!r}; choose from {', '.join(get_args(EngineName))}")
+
+
+def installed() -> list[EngineName]:
+    """The engines this installation has."""
+    return ["torch", "openvino"] if has_openvino() else ["torch"]
 
 
 def has_openvino() -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 from rich.console import Console
@@ -258,7 +258,73 @@ def train_classifier(
             print(f"{share:.3f}  {name}")
 
 
-# slalom calibrate, ls, doctor
+# slalom bench, calibrate, ls, doctor
+
+
+@app.command()
+@told_in_a_sentence
+def bench(
+    model: Annotated[str, typer.Option(help="An embedded model, a folder or a hub name.")] = "smollm2-135m-instruct",
+    engines: Annotated[str | None, typer.Option(help="Which to compare; all that are installed if left out.")] = None,
+    batches: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,20",
+    repeats: Annotated[int, typer.Option(help="Measured turns of each contender.")] = 5,
+    quick: Annotated[bool, typer.Option("--quick", help="One turn and no scaling: to see that it runs.")] = False,
+    out: Annotated[Path | None, typer.Option(help="A folder for bench.json and bench.png.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """Measure how fast this machine steers: a DAB step against plain generation, by engine and batch.
+
+    Examples:
+
+        slalom bench
+
+        slalom bench --batches 1,8,20 --out docs/results/bench
+    """
+    from slalom.backbone.engines import installed, known_engine
+    from slalom.evaluation.bench import Settings, draw, measure
+
+    named = [known_engine(name.strip()) for name in engines.split(",")] if engines else installed()
+    chosen = tuple(dict.fromkeys(["torch", *(name for name in named if name != "auto")]))
+    sizes = _numbers("batches", batches)
+    settings = Settings(model, chosen, sizes, 1 if quick else repeats, scaling=not quick)
+    console = Console(stderr=True, highlight=False)
+    with console.status("loading") as status:
+        found = measure(settings, say=lambda now: status.update(f"measuring: {now}"))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        try:
+            draw(found, out / "bench.png")
+        except ImportError:
+            console.print("no picture: pip install 'slalom[eval]' brings matplotlib")
+    if as_json:
+        print(json.dumps(found))
+    else:
+        _show_tree(found)
+
+
+def _numbers(name: str, given: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(word) for word in given.split(","))
+    except ValueError:
+        raise SlalomError(f"{name} is {given!r}; it must be whole numbers, comma-separated") from None
+    if min(numbers) < 1:
+        raise SlalomError(f"{name} is {given!r}; each must be at least 1")
+    return numbers
+
+
+def _show_tree(found: dict[str, Any]) -> None:
+    """Nested figures, indented."""
+    console = Console(highlight=False)
+
+    def show(values: dict[str, Any], depth: int) -> None:
+        for name, value in values.items():
+            label = f"{'  ' * depth}{name.replace('_', ' ')}"
+            console.print(f"{label:<36}" + ("" if isinstance(value, dict) else str(value)), soft_wrap=True)
+            if isinstance(value, dict):
+                show(value, depth + 1)
+
+    show(found, 0)
 
 
 @app.command()

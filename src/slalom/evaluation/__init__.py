@@ -1,0 +1,1 @@
+"""4: drafts → measured tables and figures."""

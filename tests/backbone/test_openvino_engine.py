@@ -1,0 +1,93 @@
+"""The OpenVINO engine fills the seam: the same texts and nearly the same logits as torch, from any position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from slalom.backbone import openvino_engine
+from slalom.backbone.engine import TransformersEngine
+from slalom.backbone.engines import engine_for
+from slalom.backbone.model import LanguageModel
+from slalom.backbone.rollout import Limits, Resumed, rollout
+from slalom.errors import SlalomError
+from tests.conftest import tiny_lm
+
+PROMPTS = ["the food was", "a lovely day by the river with", "we"]
+ROWS = torch.tensor([0, 1, 2, 1])
+
+
+@pytest.fixture(scope="module", params=["gpt2-untied", "llama-tied"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, ...]:
+    """The same tiny model on both engines, converted into a cache of its own."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SLALOM_HOME", str(tmp_path_factory.mktemp("home")))
+    reference = tiny_lm(request.param)
+    converted = LanguageModel(reference.model, reference.tokenizer, "tiny", engine="openvino")
+    yield reference, converted
+    patch.undo()
+
+
+def test_logits_are_nearly_those_of_torch(pair: tuple[LanguageModel, ...]) -> None:
+    prefixes = [lm.read([lm.encode(prompt, 6) for prompt in PROMPTS]).prefix for lm in pair]
+    reference, converted = (prefix.logits.log_softmax(-1) for prefix in prefixes)
+    assert torch.corrcoef(torch.stack([reference.flatten(), converted.flatten()]))[0, 1] > 0.99
+    tokens = torch.tensor([3, 30, 300, 30])
+    runs = [lm.engine.start(prefix, ROWS, 3, None) for lm, prefix in zip(pair, prefixes, strict=True)]
+    for position in range(3):
+        one, other = (run.read(position, tokens, 4).log_softmax(-1) for run in runs)
+        assert torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1] > 0.99
+
+
+def test_a_rollout_resumed_at_any_position_equals_one_from_the_start(pair: tuple[LanguageModel, ...]) -> None:
+    _, lm = pair
+    read = lm.read([lm.encode(prompt, 6) for prompt in PROMPTS])
+    places = torch.tensor([3, 1, 5, 2])
+
+    def push(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pushed = (places[rows] == i).nonzero()[:, 0]
+        vectors = torch.zeros(len(pushed), logits.shape[1])
+        vectors[:, 300] = 1e4
+        return pushed, vectors
+
+    first = rollout(lm, read, ROWS, Limits(6), top_k=3)
+    whole = rollout(lm, read, ROWS, Limits(6), push, top_k=3)
+    resumed = rollout(lm, read, ROWS, Limits(6), push, top_k=3, resumed=Resumed(first, places))
+    assert resumed.draft.tokens.tolist() == whole.draft.tokens.tolist() != first.draft.tokens.tolist()
+
+
+def test_the_conversion_is_made_once_and_the_model_left_as_it_was(pair: tuple[LanguageModel, ...]) -> None:
+    reference, _ = pair
+    before = reference.model.config._attn_implementation
+    made = openvino_engine.prepare(reference.model).milliseconds
+    assert openvino_engine.prepare(reference.model).milliseconds == made  # measured anew, they would differ
+    assert reference.model.config._attn_implementation == before != openvino_engine.ATTENTION
+
+
+def test_auto_takes_the_engine_that_was_faster(
+    pair: tuple[LanguageModel, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, converted = pair
+    for torch_took, expected in ((9.0, "openvino"), (0.1, "torch")):
+        prepared = openvino_engine.Prepared(converted.engine, {"torch": torch_took, "openvino": 1.0})
+        monkeypatch.setattr(openvino_engine, "prepare", lambda model, prepared=prepared: prepared)
+        assert engine_for(reference.model, "auto").name == expected
+
+
+def test_a_model_that_cannot_be_converted_is_refused_or_left_to_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path))
+    model = tiny_lm("llama-tied").model
+    monkeypatch.setattr(model.config, "sliding_window", 8, raising=False)
+    with pytest.raises(SlalomError, match="sliding window"):
+        engine_for(model, "openvino")
+    assert isinstance(engine_for(model, "auto"), TransformersEngine)
+    assert not list((tmp_path / "openvino").glob("[!.]*"))
+
+
+def test_an_unknown_engine_is_refused_in_a_sentence() -> None:
+    with pytest.raises(SlalomError, match="unknown engine 'warp'; choose from auto, torch, openvino"):
+        engine_for(tiny_lm("llama-tied").model, "warp")  # type: ignore[arg-type]
