@@ -36,7 +36,7 @@ def test_the_score_is_full_exactly_when_satisfied(llama: SteerableModel) -> None
         constraint = Keywords(["soup", "river bank"], mode)  # type: ignore[arg-type]
         for text in (" ate soup", " had soups", " by the river bank", " soup at the river bank", " river", " nothing"):
             draft = draft_of(llama, [("we", text)])
-            assert (constraint.score(draft).item() >= 0.999) == bool(constraint.satisfied(draft))
+            assert (constraint.score(draft).item() >= 0.999 * SCALE) == bool(constraint.satisfied(draft))
 
 
 def test_candidate_scores_are_the_entries_of_the_gradient_at_the_one_hots(llama: SteerableModel) -> None:

@@ -53,8 +53,9 @@ def test_the_first_draft_is_decoded_once_per_prompt_and_shared(llama: SteerableM
 
 
 def test_steering_raises_the_score(lm: SteerableModel, good: Classifier) -> None:
-    out = lm.steer(["the food", "we liked"], good, steps=8, samples=2, length=8, knobs={"moves": 0})
-    before = lm.steer(["the food", "we liked"], good, steps=1, samples=2, length=8)
+    prompts, knobs = ["the food", "we liked"], {"norm": "centred", "top_k": 20}
+    out = lm.steer(prompts, good, steps=8, samples=2, length=8, preset="paper", knobs=knobs)
+    before = lm.steer(prompts, good, steps=1, samples=2, length=8)
     assert all(after >= first for after, first in zip(out.scores, before.scores, strict=True))
     assert sum(out.scores) > sum(before.scores)
 

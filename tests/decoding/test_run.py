@@ -8,7 +8,7 @@ import torch
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Judgement, Part
 from slalom.decoding.dab import DAB
-from slalom.decoding.run import Joint, Report, Seen, Stop, by_score, decode
+from slalom.decoding.run import Report, Seen, Stop, by_score, decode, jointly
 from slalom.decoding.steer import SteerableModel
 from tests.helpers import draft_of, problem_of
 
@@ -83,13 +83,21 @@ def seen_of(llama: SteerableModel, score: float, degree: float, fluency: float) 
     return Seen(draft, Judgement(*numbers, [Part("x", numbers[0], numbers[1], numbers[0] > 0)]))
 
 
-def test_the_joint_choice_is_the_most_fluent_of_those_satisfied_enough(llama: SteerableModel) -> None:
-    better = Joint(0.9)
-    satisfied, fluent = seen_of(llama, 5.0, 0.99, -3.0), seen_of(llama, 3.0, 0.95, -1.0)
-    weak, weaker = seen_of(llama, 1.0, 0.7, -2.0), seen_of(llama, 0.5, 0.6, -0.1)
-    assert better(fluent, satisfied)
-    assert not better(satisfied, fluent)
-    assert better(fluent, weak)
-    assert not better(weaker, satisfied)
-    assert better(weak, weaker)
-    assert by_score(satisfied, fluent)
+def test_the_joint_choice_is_the_one_worth_more_of_those_satisfied(llama: SteerableModel) -> None:
+    fluent, sure = seen_of(llama, 3.0, 0.95, -1.0), seen_of(llama, 4.5, 0.989, -3.0)
+    surer = seen_of(llama, 9.0, 0.999, -3.0)
+    unsatisfied = seen_of(llama, -0.1, 0.48, -0.1)
+    assert jointly(fluent, sure)
+    assert not jointly(sure, fluent)
+    assert not jointly(surer, fluent)  # what is more than enough does not pay for fluency
+    assert jointly(sure, unsatisfied)
+    assert not jointly(unsatisfied, sure)
+    assert by_score(sure, fluent)
+
+
+def test_a_draft_worse_in_both_than_another_is_never_chosen(llama: SteerableModel) -> None:
+    for score, fluency in ((-2.0, -1.0), (0.5, -2.0), (4.0, -3.0)):
+        worse = seen_of(llama, score, 0.5, fluency)
+        better = seen_of(llama, score + 0.1, 0.6, fluency + 0.1)
+        assert jointly(better, worse)
+        assert not jointly(worse, better)

@@ -18,6 +18,7 @@ class Part(NamedTuple):
     score: torch.Tensor  # [B]
     probability: torch.Tensor | None  # [B], where the constraint has one
     satisfied: torch.Tensor  # bool [B]
+    weight: float = 1.0  # in the sum it is a part of
 
 
 class Judgement(NamedTuple):
@@ -32,11 +33,19 @@ class Judgement(NamedTuple):
         """Whether every part is: bool [B]."""
         return torch.stack([part.satisfied for part in self.parts]).all(0)
 
+    def capped(self, enough: float) -> torch.Tensor:
+        """The weighted sum of the parts' scores, each up to `enough`, so that none pays for another: [B]."""
+        return torch.stack([part.weight * part.score.clamp(max=enough) for part in self.parts]).sum(0)
+
     def select(self, rows: list[int]) -> Judgement:
         """Only these rows' verdicts."""
         parts = [
-            Part(p.name, p.score[rows], None if p.probability is None else p.probability[rows], p.satisfied[rows])
-            for p in self.parts
+            part._replace(
+                score=part.score[rows],
+                probability=None if part.probability is None else part.probability[rows],
+                satisfied=part.satisfied[rows],
+            )
+            for part in self.parts
         ]
         return Judgement(self.score[rows], self.degree[rows], parts)
 
@@ -138,5 +147,5 @@ class WeightedSum(Constraint):
         return Judgement(
             torch.stack([weight * one.score for weight, one in judged]).sum(0),
             torch.stack([one.degree for _, one in judged]).amin(0),
-            [part for _, one in judged for part in one.parts],
+            [part._replace(weight=weight * part.weight) for weight, one in judged for part in one.parts],
         )

@@ -14,7 +14,7 @@ from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 
 Mode = Literal["any", "all"]
-SCALE = 1.0  # f of a fulfilled wish: a margin of 4 is what a sure classifier gives, so that sums weigh alike
+SCALE = 4.0  # f of a fulfilled wish: about the margin of a classifier that is sure, so that sums weigh alike
 
 
 class Spelling(NamedTuple):

@@ -13,7 +13,7 @@ from slalom.decoding.bias import HOLDS, NORMS, SCHEDULES, bias_vector, geometry
 from slalom.decoding.knobs import knob
 from slalom.decoding.proposal import SCORES, Moves, propose, shortlist
 from slalom.decoding.randomness import Rng
-from slalom.decoding.sampler import Problem
+from slalom.decoding.sampler import ENOUGH, Problem, worth
 from slalom.types import Draft
 
 LOOK = 1  # names the random numbers of the second choice
@@ -48,7 +48,7 @@ class DAB:
 
     name: ClassVar[str] = "dab"
 
-    weight: float = knob(3.0, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
+    weight: float = knob(4.0, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
     growth: float = knob(1.02, "factor on the weight from step to step: a wish not yet met is pressed harder", least=0)
     schedule: str = knob("constant", "the weight over positions", choices=SCHEDULES)
     tau: float = knob(1.0, "proposal temperature: lower follows the gradient, higher explores", least=1e-6)
@@ -61,7 +61,7 @@ class DAB:
     )
     lm_weight: float = knob(0.8, "weight of the LM's own log-probability in the proposal (0 in the paper)", least=0)
     moves: int = knob(1, "positions that may move in a step (0, as in the paper: all)", least=0)
-    looks: int = knob(8, "single moves that f looks at really put in, before the best is made (1: none)", least=1)
+    looks: int = knob(16, "single moves that f looks at really put in, before the best is made (1: none)", least=1)
     hold: str = knob(
         "own", "where the bias acts: everywhere, where it moved, where the LM would choose otherwise", choices=HOLDS
     )
@@ -70,7 +70,7 @@ class DAB:
     )
     wanted: float = knob(10.0, "bonus for tokens the constraint names, however unlikely (0 in the paper)", least=0)
     climb: bool = knob(True, "go on from the worthiest draft so far (no in the paper: from the latest)")
-    enough: float = knob(4.0, "a constraint's score beyond which more is not worth more")
+    enough: float = knob(ENOUGH, "a constraint's score beyond which more is not worth more")
     fluency: float = knob(1.0, "worth of the LM's mean log-probability of a token, in units of the score", least=0)
 
     def init(self, problem: Problem, rng: Rng) -> DABState:
@@ -105,9 +105,7 @@ class DAB:
 
     def _worth(self, problem: Problem, draft: Draft) -> torch.Tensor:
         """What makes one draft a better place to go on from than another: f and fluency weighed together."""
-        terms = zip(problem.constraint.terms(), problem.judge(draft).parts, strict=True)
-        wishes = torch.stack([weight * part.score.clamp(max=self.enough) for (weight, _), part in terms]).sum(0)
-        return wishes - self.fluency * draft.perplexity.log()
+        return worth(problem.judge(draft), draft, self.enough, self.fluency)
 
     def _entries(self, problem: Problem, state: DABState) -> torch.Tensor:
         """f's gradient at the candidates, computed only for rows whose origin is new."""

@@ -10,7 +10,7 @@ from slalom.constraints.keywords import Keywords
 from slalom.decoding.calibration import recorded_weight
 from slalom.decoding.dab import DAB
 from slalom.decoding.knobs import with_knobs
-from slalom.decoding.run import Better, Joint, Stop, by_score
+from slalom.decoding.run import Stop
 from slalom.errors import SlalomError
 
 
@@ -22,13 +22,6 @@ class Preset:
     steps: int  # drafts at the most
     stop: Stop | None = None  # when a row may leave before that
     choice: str = "score"  # which draft is best: "score", or "joint" with fluency
-
-    @property
-    def better(self) -> Better:
-        """The rule that says which of two drafts to keep."""
-        if self.choice == "score":
-            return by_score
-        return Joint(1.0 if self.stop is None else self.stop.degree)
 
 
 # The paper's text and table of hyper-parameters: log-probabilities in the norm, the LM's candidates alone.
@@ -49,22 +42,8 @@ _PAPER = DAB(
     climb=False,
 )
 
-# A word is there or not: no slope to climb, so every step is one push from the latest draft, harder each time.
-_KEYWORDS = DAB(
-    weight=2.5,
-    growth=1.06,
-    scores="difference",
-    tau=0.1,
-    lm_weight=1.0,
-    hold="moved",
-    climb=False,
-    keep=False,
-    wanted=2,
-)
-
 PRESETS = {
-    "default": Preset(DAB(), steps=40, stop=Stop(0.99, fluent=1.3, patience=12), choice="joint"),
-    "default-keywords": Preset(_KEYWORDS, steps=50, stop=Stop(1.0, fluent=1.5, patience=12), choice="joint"),
+    "default": Preset(DAB(), steps=40, stop=Stop(0.98, fluent=1.3, patience=12), choice="joint"),
     "paper": Preset(_PAPER, steps=20),
     "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200),
 }
@@ -91,8 +70,8 @@ def preset_for(
         raise SlalomError(f"steps is {steps}; it must be at least 1")
     if until is not None and not 0 < until <= 1:
         raise SlalomError(f"until is {until:g}; it must be above 0 and at most 1")
-    if all(isinstance(part, Keywords) for _, part in constraint.terms()):
-        name = f"{name.removesuffix('-keywords')}-keywords"
+    if name == "paper" and all(isinstance(part, Keywords) for _, part in constraint.terms()):
+        name = "paper-keywords"
     chosen = PRESETS[name]
     weight = recorded_weight(lm) if name == "default" else None
     sampler = with_knobs(chosen.sampler, ({} if weight is None else {"weight": weight}) | (knobs or {}))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from slalom.constraints.constraint import Judgement
 from slalom.decoding.randomness import Rng
-from slalom.decoding.sampler import Problem, Sampler
+from slalom.decoding.sampler import ENOUGH, Problem, Sampler, worth
 from slalom.types import Draft
 
 
@@ -61,18 +60,14 @@ def by_score(new: Seen, old: Seen) -> torch.Tensor:
     return new.judgement.score > old.judgement.score
 
 
-@dataclass(frozen=True)
-class Joint:
-    """The most fluent of the drafts that fulfil the wish to a degree; while there is none, the higher f."""
+def jointly(new: Seen, old: Seen) -> torch.Tensor:
+    """The satisfied one; if both are or none is, the one that is worth more, f and fluency together."""
+    mine, their = (worth(seen.judgement, seen.draft, ENOUGH, fluency=1.0) for seen in (new, old))
+    satisfied, before = new.judgement.satisfied, old.judgement.satisfied
+    return torch.where(satisfied == before, mine > their, satisfied)
 
-    degree: float
 
-    def __call__(self, new: Seen, old: Seen) -> torch.Tensor:
-        """Where the new draft is better."""
-        new_there, old_there = new.judgement.degree >= self.degree, old.judgement.degree >= self.degree
-        more_fluent = new.draft.perplexity < old.draft.perplexity
-        alike = torch.where(new_there, more_fluent, by_score(new, old))
-        return torch.where(new_there == old_there, alike, new_there)
+CHOICES: dict[str, Better] = {"score": by_score, "joint": jointly}
 
 
 class Stop(NamedTuple):
@@ -116,8 +111,8 @@ def decode(
             callback(Report(step, steps, rows, seen, best))
         going = list(range(len(rows)))
         if stop is not None:
-            there = (seen.judgement.degree >= stop.degree).tolist()
-            since = {row: step for row, now in zip(rows, there, strict=True) if now} | since
+            there = {row: step for row in rows if best[row].judgement.degree >= stop.degree}
+            since = there | since
             going = [
                 i for i, row in enumerate(rows) if not _may_leave(stop, best[row], first[row], step, since.get(row))
             ]
@@ -131,7 +126,7 @@ def decode(
 
 
 def _may_leave(stop: Stop, best: Seen, first: Seen, step: int, since: int | None) -> bool:
-    if since is None:
+    if since is None or best.judgement.degree < stop.degree:
         return False
     fluent = bool(best.draft.perplexity <= stop.fluent * first.draft.perplexity)
     return fluent or step - since >= stop.patience

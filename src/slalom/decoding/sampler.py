@@ -12,6 +12,13 @@ from slalom.constraints.constraint import Constraint, Judgement
 from slalom.decoding.randomness import Rng
 from slalom.types import Draft
 
+ENOUGH = 4.6  # a margin whose probability is 0.99
+
+
+def worth(judgement: Judgement, draft: Draft, enough: float, fluency: float) -> torch.Tensor:
+    """Which of two drafts is better all in all: what is wished, up to `enough` each, and fluency, weighed together."""
+    return judgement.capped(enough) - fluency * draft.perplexity.log()
+
 
 class Judge:
     """Judges drafts by a constraint, the latest one only once however often it is asked for."""

@@ -14,7 +14,7 @@ from slalom.backbone.model import DEFAULT, LanguageModel, load_parts
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.presets import Preset, preset_for
-from slalom.decoding.run import Callback, Finished, decode
+from slalom.decoding.run import CHOICES, Callback, Finished, decode
 from slalom.decoding.sampler import Judge, Problem
 from slalom.errors import SlalomError
 from slalom.types import Prompt
@@ -156,7 +156,7 @@ def steer_rows(
             seeds,
             settings.steps,
             settings.stop,
-            settings.better,
+            CHOICES[settings.choice],
             callbacks,
         )
         finished += outcome.rows
