@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from slalom.constraints import Keywords
+from slalom.constraints.keywords import SCALE
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots

@@ -17,13 +17,13 @@ from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.dab import DAB
-from slalom.decoding.run import decode
+from slalom.decoding.run import decode, jointly
 from slalom.decoding.sampler import Judge, Problem
 from slalom.errors import SlalomError
 
 RECORDED: dict[str, float] = {}  # measured by us, for the models we name
 
-GRID = (0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+GRID = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 PROMPTS = ("The book", "The weather", "My neighbour", "The new restaurant", "Last summer", "The train", "This phone")
 STEPS = 8
 ENOUGH = 0.01  # a larger weight must bring at least this much more control
@@ -94,7 +94,7 @@ def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], we
     read = lm.read([lm.encode(prompt, limits.length) for prompt in prompts])
     rows = torch.arange(len(prompts), device=lm.device)
     problem = Problem(lm, read, rows, limits, constraint, Judge(constraint))
-    ends = decode(problem, DAB(weight=weight), [0] * len(prompts), STEPS).rows
+    ends = decode(problem, DAB(weight=weight), [0] * len(prompts), STEPS, better=jointly).rows
     unsteered = fmean(end.first.draft.perplexity.item() for end in ends)
     steered = fmean(end.best.draft.perplexity.item() for end in ends)
     return Trial(weight, fmean(end.best.judgement.degree.item() for end in ends), steered / unsteered)
