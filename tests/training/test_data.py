@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slalom.errors import SlalomError
-from slalom.training.data import Row, augment, naturalise, read_rows
+from slalom.training.data import Row, augment, balanced, naturalise, read_rows
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,16 @@ def test_rows_are_read_by_split_and_long_ones_left_out(tmp_path: Path) -> None:
     lines.append({"text": "long " * 30, "label": 1, "split": "train"})
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    assert read_rows([tmp_path / "rows.jsonl.gz"], "train", 20) == [Row("good", 1)]
+    assert read_rows([tmp_path / "rows.jsonl.gz"], "train", 20) == [Row("good", 1, "rows.jsonl.gz:")]
+
+
+def test_balanced_rows_give_no_label_away_by_their_source() -> None:
+    rows = [Row("x", int(number < 20), "a:mixed") for number in range(100)]
+    rows += [Row("y", 0, "b:clean")] * 30 + [Row("z", 1, "b:toxic")] * 50
+    kept = balanced(rows, random.Random(0))
+    for text, count in (("x", 40), ("y", 30), ("z", 30)):
+        assert sum(row.text == text for row in kept) == count
+    assert sum(row.label for row in kept if row.text == "x") == 20
 
 
 def test_a_bad_line_is_named(tmp_path: Path) -> None:

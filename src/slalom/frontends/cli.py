@@ -233,6 +233,10 @@ def train_classifier(
     start: Annotated[Path | None, typer.Option(help="An adapter to go on from.")] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the training rows.")] = 2.0,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 6e-4,
+    max_words: Annotated[int, typer.Option(help="Leave longer texts out.")] = 60,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="As many rows of every label within each source of the data.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of order and augmentation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON, and nothing else.")] = False,
 ) -> None:
@@ -242,12 +246,22 @@ def train_classifier(
 
         slalom train classifier reviews.jsonl.gz --out my-sentiment
 
-        slalom train classifier tone.jsonl --labels neutral,friendly --out my-tone
+        slalom train classifier tone.jsonl --labels neutral,friendly --balance --out my-tone
     """
     from slalom.training.classifier import ClassifierRecipe, train_classifier
 
     names = tuple(name.strip() for name in labels.split(",") if name.strip())
-    recipe = ClassifierRecipe(names, body, lm, start, epochs=epochs, learning_rate=learning_rate, seed=seed)
+    recipe = ClassifierRecipe(
+        names,
+        body,
+        lm,
+        start,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        max_words=max_words,
+        balance=balance,
+        seed=seed,
+    )
     command = " ".join(["slalom", *(Path(word).name if Path(word).exists() else word for word in sys.argv[1:])])
     console = Console(stderr=True, highlight=False)
     card = train_classifier(data, out, recipe, command, say=lambda line: console.print(line, soft_wrap=True))

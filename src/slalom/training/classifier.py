@@ -26,7 +26,7 @@ from transformers import (
 
 from slalom.backbone import weights
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
-from slalom.training.data import Row, augment, naturalise, read_rows
+from slalom.training.data import Row, augment, balanced, naturalise, read_rows
 
 TARGETS = ["query", "key", "value", "dense"]
 
@@ -49,6 +49,7 @@ class ClassifierRecipe:
     rank: int = 32
     max_tokens: int = 64
     max_words: int = 60
+    balance: bool = False
     seed: int = 0
 
 
@@ -80,6 +81,8 @@ def train_classifier(
     torch.manual_seed(recipe.seed)
     rng = random.Random(recipe.seed)
     rows = read_rows(data, "train", recipe.max_words)
+    if recipe.balance:
+        rows = balanced(rows, rng)
     model = build(recipe)
     parameters = [p for p in (model.table or model.adapter).parameters() if p.requires_grad]
     say(f"{len(rows):,} rows, {sum(p.numel() for p in parameters):,} trained parameters")
@@ -199,7 +202,7 @@ def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int
     accuracy = {}
     for path in data:
         held_out = read_rows([path], "test", recipe.max_words) or read_rows([path], "dev", recipe.max_words)
-        natural = [Row(naturalise(row.text, random.Random(0)), row.label) for row in held_out]
+        natural = [row._replace(text=naturalise(row.text, random.Random(0))) for row in held_out]
         for style, rows in (("as it is", held_out[:most]), ("as written by people", natural[:most])):
             right = sum(
                 int((model.forward(batch).argmax(-1) == batch.labels).sum())

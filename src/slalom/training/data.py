@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +19,36 @@ class Row(NamedTuple):
 
     text: str
     label: int
+    source: str = ""
 
 
 def read_rows(paths: Iterable[Path], split: str, max_words: int) -> list[Row]:
     """The rows of one split of JSON-lines files with `text`, `label` and `split`, long ones left out."""
     return [
-        Row(row["text"], int(row["label"]))
+        Row(row["text"], int(row["label"]), f"{path.name}:{row.get('source', '')}")
         for path in paths
         for row in _read_json_lines(path, ("text", "label", "split"))
         if row["split"] == split and len(row["text"].split()) <= max_words
     ]
+
+
+def balanced(rows: list[Row], rng: random.Random) -> list[Row]:
+    """As many rows of every label within each source, so that a source's manner does not give the label away.
+
+    Sources of one label only are taken together, file by file.
+    """
+    labels: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        labels[row.source].add(row.label)
+    groups: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        group = row.source if len(labels[row.source]) > 1 else row.source.split(":")[0]
+        groups[group][row.label].append(row)
+    kept = []
+    for group in groups.values():
+        least = min(map(len, group.values()))
+        kept += [row for own in group.values() for row in rng.sample(own, least)]
+    return kept
 
 
 def _read_json_lines(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -61,4 +82,4 @@ def naturalise(text: str, rng: random.Random) -> str:
 
 def augment(rows: list[Row], rng: random.Random) -> list[Row]:
     """Every row once: half as it is, half as people write it."""
-    return [Row(naturalise(row.text, rng), row.label) if rng.random() < 0.5 else row for row in rows]
+    return [row._replace(text=naturalise(row.text, rng)) if rng.random() < 0.5 else row for row in rows]
