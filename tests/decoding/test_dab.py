@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.dab import DAB
 from slalom.decoding.presets import PRESETS
+from slalom.decoding.randomness import Rng
 from slalom.decoding.run import Report, decode
 from slalom.decoding.steer import SteerableModel
+from slalom.types import Draft
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of, unsteered
 from tests.textbook import textbook_dab
@@ -58,6 +61,32 @@ def test_steering_raises_the_score(lm: SteerableModel, good: Classifier) -> None
     before = lm.steer(prompts, good, steps=1, samples=2, length=8)
     assert all(after >= first for after, first in zip(out.scores, before.scores, strict=True))
     assert sum(out.scores) > sum(before.scores)
+
+
+def test_no_single_move_is_made_twice_from_one_draft(llama: SteerableModel, good: Classifier) -> None:
+    sampler = DAB(weight=0.0, top_k=10, looks=4)  # nothing ever lands, so the origin stays
+    problem = problem_of(llama, ["the food was", "we"], good)
+    rng = Rng.from_seeds([0, 1], llama.device)
+    state = sampler.init(problem, rng.fold(1))
+    for step in range(2, 32):
+        state = sampler.step(problem, state, rng.fold(step))
+    moved = state.origin.candidates != state.origin.draft.tokens[..., None]
+    assert (state.tried & moved).sum((1, 2)).tolist() == [30, 30]
+
+
+def test_gradients_are_taken_only_of_rows_that_moved_on(
+    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    original = Classifier.candidate_scores
+
+    def counting(self: Classifier, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
+        asked.append(len(draft.texts))
+        return original(self, draft, candidates)
+
+    monkeypatch.setattr(Classifier, "candidate_scores", counting)
+    llama.steer(["the food was", "we"], good, steps=6, until=1.0, knobs={"weight": 0}, length=6)
+    assert asked == [2]
 
 
 def test_no_parameter_ever_gets_a_gradient(llama: SteerableModel, good: Classifier) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from slalom.decoding.proposal import difference_scores, gradient_scores, normalised_scores, propose
+from slalom.decoding.proposal import difference_scores, gradient_scores, normalised_scores, propose, shortlist
 from slalom.decoding.randomness import Rng
 
 CPU = torch.device("cpu")
@@ -47,6 +47,29 @@ def test_with_a_limit_only_the_positions_with_the_largest_lead_move() -> None:
     assert propose(log_weights, candidates, 0, rng).tolist() == [[11, 21, 31, 40]]
     assert propose(log_weights, candidates, 2, rng).tolist() == [[10, 21, 31, 40]]
     assert propose(log_weights, candidates, 1, rng).tolist() == [[10, 21, 30, 40]]
+
+
+def test_a_shortlist_holds_the_moves_furthest_ahead_of_staying() -> None:
+    log_weights = torch.tensor([[[0.0, 50.0, 80.0], [0.0, 90.0, -90.0], [0.0, -torch.inf, 70.0]]])
+    candidates = torch.arange(9).view(1, 3, 3)
+    moves = shortlist(log_weights, candidates, 4, Rng.from_seeds([0], CPU))
+    assert moves.of(candidates).tolist() == [[4, 2, 8, 1]]
+    assert moves.positions.tolist() == [[1, 0, 2, 0]]
+    assert moves.real.all()
+    everything = shortlist(log_weights, candidates, 100, Rng.from_seeds([0], CPU))
+    assert everything.real.sum() == 5  # staying is no move, and what has no weight is none either
+
+
+def test_the_first_of_a_shortlist_is_the_single_move_of_a_proposal() -> None:
+    log_weights = torch.randn(50, 4, 6, generator=torch.Generator().manual_seed(0))
+    candidates = torch.arange(24).view(1, 4, 6).expand(50, -1, -1)
+    rng = Rng.from_seeds(list(range(50)), CPU)
+    moves = shortlist(log_weights, candidates, 3, rng)
+    proposed = propose(log_weights, candidates, 1, rng)
+    moved = proposed != candidates[..., 0]
+    assert moved.any(-1).sum() > 40
+    for row in moved.any(-1).nonzero()[:, 0].tolist():
+        assert proposed[row][moved[row]].tolist() == moves.of(candidates)[row, :1].tolist()
 
 
 def test_normalised_gains_do_not_depend_on_the_scale_of_the_gradient() -> None:

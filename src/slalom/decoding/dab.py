@@ -88,7 +88,9 @@ class DAB:
         bias_tokens = self._propose(problem, state, entries, rng)
         latest = self._decode(problem, state.origin, bias_tokens, self.weight * self.growth**state.steps)
         worth = self._worth(problem, latest.draft)
-        better = worth > state.worth if self.climb else torch.ones_like(state.fresh)
+        better = (latest.draft.tokens != state.origin.draft.tokens).any(-1)
+        if self.climb:
+            better &= worth > state.worth
         return DABState(
             latest=latest.draft,
             origin=latest.where(better, state.origin),

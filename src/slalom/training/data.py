@@ -42,8 +42,8 @@ def balanced(rows: list[Row], rng: random.Random) -> list[Row]:
         labels[row.source].add(row.label)
     groups: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        group = row.source if len(labels[row.source]) > 1 else row.source.split(":")[0]
-        groups[group][row.label].append(row)
+        name = row.source if len(labels[row.source]) > 1 else row.source.split(":")[0]
+        groups[name][row.label].append(row)
     kept = []
     for group in groups.values():
         least = min(map(len, group.values()))
