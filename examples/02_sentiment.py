@@ -44,12 +44,13 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--length", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", default="torch", help="torch or openvino")
     parser.add_argument("--quick", action="store_true", help="one prompt and few drafts, to see that it runs")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     prompts = args.prompts.read_text(encoding="utf-8").splitlines() if args.prompts else PROMPTS
     prompts, args.steps = (prompts[:1], 4) if args.quick else (prompts, None)
-    lm = slalom.load()
+    lm = slalom.load(engine=args.engine)
     for label in ("positive", "negative"):
         figures = measure(lm, label, prompts, args)
         print(json.dumps(figures) if args.json else "  ".join(f"{name} {value}" for name, value in figures.items()))

@@ -136,7 +136,7 @@ def good() -> Classifier:
 
 @pytest.fixture(scope="session")
 def default_lm() -> SteerableModel:
-    """The real default model."""
+    """The real default model on the reference engine."""
     import slalom
 
-    return slalom.load()
+    return slalom.load(engine="torch")

@@ -116,6 +116,13 @@ def test_an_example_runs(example: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().out.strip()
 
 
+def test_the_openvino_engine_steers_the_default_model() -> None:
+    lm = slalom.load(engine="openvino")
+    (row,) = lm.steer("The pizza", slalom.Sentiment("negative"), seed=1).rows
+    assert row.constraints[0].probability > 0.9
+    assert row.perplexity < 20
+
+
 def test_the_command_answers(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "slalom.frontends.cli", "generate", "The chicken", "--sentiment", "positive"]
     out = subprocess.run([*words, "--steps", "5"], capture_output=True, text=True, check=True)
