@@ -173,7 +173,8 @@ def _show(out: Steered, compare: bool) -> None:
             console.print(_side_by_side(row))
         else:
             console.print(f"[dim]{escape(row.prompt)}[/dim]{escape(row.text)}", soft_wrap=True)
-        console.print(f"[dim]{escape(_summary(row))}[/dim]\n", soft_wrap=True)
+        engine = "" if out.engine == "torch" else f" · {out.engine}"
+        console.print(f"[dim]{escape(_summary(row))}{engine}[/dim]\n", soft_wrap=True)
 
 
 def _side_by_side(row: Text) -> Table:
@@ -262,7 +263,8 @@ def train_classifier(
         balance=balance,
         seed=seed,
     )
-    command = " ".join(["slalom", *(Path(word).name if Path(word).exists() else word for word in sys.argv[1:])])
+    paths = {str(path) for path in (*data, out)}
+    command = " ".join(["slalom", *(Path(word).name if word in paths else word for word in sys.argv[1:])])
     console = Console(stderr=True, highlight=False)
     card = train_classifier(data, out, recipe, command, say=lambda line: console.print(line, soft_wrap=True))
     if as_json:
