@@ -6,7 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slalom.constraints import Classifier, Constraint, Keywords, Sentiment, TableClassifier
+    from slalom.constraints import (
+        Classifier,
+        Constraint,
+        Custom,
+        EndsWithSentence,
+        Keywords,
+        Length,
+        Regex,
+        Sentiment,
+        TableClassifier,
+    )
     from slalom.decoding import DAB
     from slalom.decoding.steer import SteerableModel, Steered, custom_generate, load
     from slalom.errors import SlalomError
@@ -16,8 +26,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Classifier": "slalom.constraints",
     "Constraint": "slalom.constraints",
+    "Custom": "slalom.constraints",
     "DAB": "slalom.decoding",
+    "EndsWithSentence": "slalom.constraints",
     "Keywords": "slalom.constraints",
+    "Length": "slalom.constraints",
+    "Regex": "slalom.constraints",
     "Sentiment": "slalom.constraints",
     "SlalomError": "slalom.errors",
     "SteerableModel": "slalom.decoding.steer",
@@ -31,7 +45,11 @@ __all__ = [
     "DAB",
     "Classifier",
     "Constraint",
+    "Custom",
+    "EndsWithSentence",
     "Keywords",
+    "Length",
+    "Regex",
     "Sentiment",
     "SlalomError",
     "SteerableModel",

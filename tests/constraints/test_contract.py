@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from slalom.constraints import Constraint, Keywords
+from slalom.constraints import Constraint, Custom, EndsWithSentence, Keywords, Length, Regex
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.table_classifier import TableClassifier, TableEncoder
 from slalom.decoding.steer import SteerableModel
@@ -42,6 +42,10 @@ CONSTRAINTS: dict[str, Callable[[SteerableModel], Constraint]] = {
     "table-classifier": table_classifier,
     "keywords-any": lambda lm: Keywords(["soup", "kayak"]),
     "keywords-all": lambda lm: Keywords(["soup", "kayak", "sunrise"], "all"),
+    "custom": lambda lm: Custom(lambda prompt, text: text.count("o"), "vowels", satisfied_at=2),
+    "regex": lambda lm: Regex("w.rm|rain"),
+    "ends-with-sentence": lambda lm: EndsWithSentence(),
+    "length": lambda lm: Length(2, 4),
     "sum": lambda lm: text_classifier(lm) + 0.5 * Keywords(["soup"]),
 }
 
@@ -85,7 +89,7 @@ def test_the_relaxed_score_is_differentiable_in_the_mixtures(llama: SteerableMod
     score = constraint.relaxed_score(relaxed._replace(mixtures=mixtures))
     (gradient,) = torch.autograd.grad(score.sum(), mixtures)
     noise = torch.randn(mixtures.shape, generator=torch.Generator().manual_seed(3)) / 400
-    direction, step = gradient / gradient.norm() + noise, 0.01
+    direction, step = gradient / gradient.norm().clamp(min=1e-9) + noise, 0.01
     ahead, behind = (
         constraint.relaxed_score(relaxed._replace(mixtures=mixtures.detach() + way * direction)).sum()
         for way in (step, -step)
@@ -93,6 +97,12 @@ def test_the_relaxed_score_is_differentiable_in_the_mixtures(llama: SteerableMod
     slope = (ahead - behind).item() / (2 * step)
     assert score.shape == (3,)
     assert slope == pytest.approx((gradient * direction).sum().item(), rel=0.05)
+
+
+def test_an_outlook_is_one_number_a_row(llama: SteerableModel, constraint: Constraint) -> None:
+    draft = draft_of(llama, same_length(llama, ROWS))
+    assert constraint.outlook(draft).shape == (3,)
+    assert torch.isfinite(constraint.outlook(draft)).all()
 
 
 def test_a_judgement_agrees_with_the_single_methods(llama: SteerableModel, constraint: Constraint) -> None:
@@ -124,6 +134,7 @@ def test_sums_score_as_their_parts_in_either_order(llama: SteerableModel) -> Non
             left.candidate_scores(draft, candidates), right.candidate_scores(draft, candidates), atol=1e-6
         )
     assert torch.allclose((a + 0.5 * b).score(draft), a.score(draft) + 0.5 * b.score(draft), atol=1e-6)
+    assert torch.allclose((a + 0.5 * b).outlook(draft), a.outlook(draft) + 0.5 * b.outlook(draft), atol=1e-6)
     assert (a + 0.5 * b).name == "classifier:good + 0.5 * keywords:any(soup, rain)"
 
 

@@ -2,8 +2,11 @@
 
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
+from slalom.constraints.custom import Custom
 from slalom.constraints.keywords import Keywords
 from slalom.constraints.loading import located
+from slalom.constraints.regex import Regex
+from slalom.constraints.sentence import EndsWithSentence, Length
 from slalom.constraints.sentiment import Sentiment
 from slalom.constraints.table_classifier import TableClassifier
 
@@ -12,6 +15,10 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
     "keywords": Keywords,
     "classifier": Classifier,
     "table-classifier": TableClassifier,
+    "ends-with-sentence": EndsWithSentence,
+    "length": Length,
+    "regex": Regex,
+    "custom": Custom,
 }
 
 
@@ -23,4 +30,16 @@ def classifier(source: str, label: str) -> Constraint:
     )
 
 
-__all__ = ["CONSTRAINTS", "Classifier", "Constraint", "Keywords", "Sentiment", "TableClassifier", "classifier"]
+__all__ = [
+    "CONSTRAINTS",
+    "Classifier",
+    "Constraint",
+    "Custom",
+    "EndsWithSentence",
+    "Keywords",
+    "Length",
+    "Regex",
+    "Sentiment",
+    "TableClassifier",
+    "classifier",
+]

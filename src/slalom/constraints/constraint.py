@@ -74,6 +74,10 @@ class Constraint(ABC):
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the text fulfils the wish: bool [B]."""
 
+    def outlook(self, draft: Draft) -> torch.Tensor:
+        """What the beginning of a text promises: its score, unless a cut-off text cannot be judged: [B]."""
+        return self.score(draft)
+
     def probability(self, score: torch.Tensor) -> torch.Tensor | None:
         """The probability that goes with a score, for constraints that have one: [B]."""
         return None
@@ -131,6 +135,10 @@ class WeightedSum(Constraint):
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """All parts satisfied."""
         return torch.stack([part.satisfied(draft) for _, part in self._terms]).all(0)
+
+    def outlook(self, draft: Draft) -> torch.Tensor:
+        """The weighted sum of what the parts see in it."""
+        return torch.stack([weight * part.outlook(draft) for weight, part in self._terms]).sum(0)
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Everything a part wants."""

@@ -76,6 +76,10 @@ def generate(
     all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
     classifier: Annotated[str | None, typer.Option(help="A classifier's folder or hub name.")] = None,
     label: Annotated[str | None, typer.Option(help="The label that classifier should give.")] = None,
+    regex: Annotated[str | None, typer.Option(help="A regular expression to be found in the text.")] = None,
+    whole_sentences: Annotated[
+        bool | None, typer.Option("--whole-sentences", help="End the text at the end of a sentence.")
+    ] = None,
     strength: Annotated[float | None, typer.Option(help="Factor on the bias weight (default 1).")] = None,
     length: Annotated[int | None, typer.Option(help="New tokens per text (default 20).")] = None,
     free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
@@ -113,6 +117,8 @@ def generate(
         "knobs": _knobs(knob or []) or None,
         "classifier": classifier,
         "label": label,
+        "regex": regex,
+        "whole_sentences": whole_sentences,
         "strength": strength,
         "length": length,
         "free": free,

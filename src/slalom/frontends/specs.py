@@ -13,6 +13,8 @@ from slalom.errors import SlalomError
 if TYPE_CHECKING:
     from slalom.constraints.constraint import Constraint
 
+WISHES = ("sentiment", "keywords", "classifier", "regex", "whole_sentences")  # any one of them will do
+
 
 class GenerateSpec(BaseModel):
     """What to write and what it should be like."""
@@ -25,6 +27,8 @@ class GenerateSpec(BaseModel):
     mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
     classifier: str | None = Field(None, description="a classifier's folder or hub name")
     label: str | None = Field(None, description="the label that classifier should give")
+    regex: str | None = Field(None, description="a regular expression the continuation should match somewhere")
+    whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
     model: str | None = Field(None, description="an embedded model, a folder or a hub name")
     engine: Literal["auto", "torch", "openvino"] = Field("auto", description="what runs the model")
     preset: str = Field("default", description="settings to start from")
@@ -41,13 +45,13 @@ class GenerateSpec(BaseModel):
     def _complete(self) -> GenerateSpec:
         if (self.classifier is None) != (self.label is None):
             raise ValueError("a classifier and its label go together: give both --classifier and --label")
-        if not (self.sentiment or self.keywords or self.classifier):
+        if not any(getattr(self, wish) for wish in WISHES):
             raise ValueError("nothing to steer towards: give --sentiment, --keywords or --classifier with --label")
         return self
 
     def constraint(self) -> Constraint:
         """The wish: the sum of all that was named."""
-        from slalom.constraints import Keywords, Sentiment, classifier
+        from slalom.constraints import EndsWithSentence, Keywords, Regex, Sentiment, classifier
 
         parts: list[Constraint] = []
         if self.sentiment:
@@ -56,6 +60,10 @@ class GenerateSpec(BaseModel):
             parts.append(Keywords(self.keywords, self.mode))
         if self.classifier and self.label:
             parts.append(classifier(self.classifier, self.label))
+        if self.regex:
+            parts.append(Regex(self.regex))
+        if self.whole_sentences:
+            parts.append(EndsWithSentence())
         whole = parts[0]
         for part in parts[1:]:
             whole = whole + part
