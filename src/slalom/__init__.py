@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Length,
         Regex,
         Sentiment,
+        Similar,
         TableClassifier,
     )
     from slalom.decoding import DAB
@@ -33,6 +34,7 @@ _HOMES = {
     "Length": "slalom.constraints",
     "Regex": "slalom.constraints",
     "Sentiment": "slalom.constraints",
+    "Similar": "slalom.constraints",
     "SlalomError": "slalom.errors",
     "SteerableModel": "slalom.decoding.steer",
     "Steered": "slalom.decoding.steer",
@@ -51,6 +53,7 @@ __all__ = [
     "Length",
     "Regex",
     "Sentiment",
+    "Similar",
     "SlalomError",
     "SteerableModel",
     "Steered",

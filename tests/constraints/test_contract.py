@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from slalom.constraints import Constraint, Custom, EndsWithSentence, Keywords, Length, Regex
+from slalom.constraints import Constraint, Custom, EndsWithSentence, Keywords, Length, Regex, Similar
 from slalom.constraints.classifier import Classifier
+from slalom.constraints.encoder import Reads
 from slalom.constraints.table_classifier import TableClassifier, TableEncoder
 from slalom.decoding.steer import SteerableModel
 from tests.conftest import tiny_classifier
@@ -21,25 +22,34 @@ ROWS = [
 ]
 
 
-def table_classifier(lm: SteerableModel) -> TableClassifier:
+def table_classifier(lm: SteerableModel, reads: Reads = "text") -> TableClassifier:
     """A tiny classifier that reads the LM's table, without a folder to load it from."""
     model, tokenizer = tiny_classifier()
     projection = torch.randn(lm.vocabulary.embeddings.shape[1], 16, generator=torch.Generator().manual_seed(2))
     constraint = TableClassifier.__new__(TableClassifier)
     constraint.encoder = TableEncoder(model.float(), tokenizer, projection).eval().requires_grad_(False)
-    constraint.label, constraint.lm, constraint.name = 1, lm.name, "classifier:good"
+    constraint.label, constraint.lm, constraint.name, constraint.reads = 1, lm.name, "classifier:good", reads
     return constraint
 
 
-def text_classifier(lm: SteerableModel) -> Classifier:
+def text_classifier(lm: SteerableModel, reads: Reads = "text") -> Classifier:
     """A tiny classifier with its own tokenizer."""
     model, tokenizer = tiny_classifier()
-    return Classifier(model, "good", tokenizer)
+    return Classifier(model, "good", tokenizer, reads=reads)
+
+
+def similar(lm: SteerableModel, text: str = "the soup was warm", least: float = 0.5, reads: Reads = "text") -> Similar:
+    """Likeness by the body of the tiny classifier."""
+    model, tokenizer = tiny_classifier()
+    return Similar(text, least, model.bert, tokenizer, reads)
 
 
 CONSTRAINTS: dict[str, Callable[[SteerableModel], Constraint]] = {
     "classifier": text_classifier,
     "table-classifier": table_classifier,
+    "classifier-of-the-continuation": lambda lm: text_classifier(lm, "continuation"),
+    "table-classifier-of-the-continuation": lambda lm: table_classifier(lm, "continuation"),
+    "similar": similar,
     "keywords-any": lambda lm: Keywords(["soup", "kayak"]),
     "keywords-all": lambda lm: Keywords(["soup", "kayak", "sunrise"], "all"),
     "custom": lambda lm: Custom(lambda prompt, text: text.count("o"), "vowels", satisfied_at=2),
@@ -117,7 +127,8 @@ def test_a_judgement_agrees_with_the_single_methods(llama: SteerableModel, const
 
 def test_a_row_that_ended_early_is_judged_by_what_it_says(llama: SteerableModel, constraint: Constraint) -> None:
     draft = draft_of(llama, same_length(llama, ROWS))
-    short = llama.draft(draft.prompts, draft.tokens, torch.tensor([3, 0, 5]), draft.log_probs)
+    lengths = torch.tensor([3, 0, draft.tokens.shape[1]])
+    short = llama.draft(draft.prompts, draft.tokens, lengths, draft.log_probs)
     scores = constraint.candidate_scores(short, short.tokens[..., None])
     assert torch.isfinite(constraint.score(short)).all()
     assert (scores[1] == 0).all()

@@ -12,14 +12,14 @@ from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots
 
 
-@pytest.mark.parametrize(
-    "text", [" it was good.", ' "it was good!"', " (was it?) ", " and so on…", " he said 'no.\u2019"]
-)
+@pytest.mark.parametrize("text", [" it was good.", ' "it was good!"', " (was it?) ", " What?!", " he said 'no.\u2019"])
 def test_a_sentence_ends_with_a_mark_and_perhaps_closing_quotes(text: str) -> None:
     assert ends(text)
 
 
-@pytest.mark.parametrize("text", ["", " it was good", " good. And", " good,", ' "', " 3.5"])
+@pytest.mark.parametrize(
+    "text", ["", " it was good", " good. And", " good,", " a kind of...", " a kind of…", ' "', " 3.5"]
+)
 def test_anything_else_is_no_end(text: str) -> None:
     assert not ends(text)
 

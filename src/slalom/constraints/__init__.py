@@ -3,11 +3,13 @@
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
+from slalom.constraints.encoder import Reads
 from slalom.constraints.keywords import Keywords
 from slalom.constraints.loading import located
 from slalom.constraints.regex import Regex
 from slalom.constraints.sentence import EndsWithSentence, Length
 from slalom.constraints.sentiment import Sentiment
+from slalom.constraints.similar import Similar
 from slalom.constraints.table_classifier import TableClassifier
 
 CONSTRAINTS: dict[str, type[Constraint]] = {
@@ -15,6 +17,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
     "keywords": Keywords,
     "classifier": Classifier,
     "table-classifier": TableClassifier,
+    "similar": Similar,
     "ends-with-sentence": EndsWithSentence,
     "length": Length,
     "regex": Regex,
@@ -22,12 +25,12 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
 }
 
 
-def classifier(source: str, label: str) -> Constraint:
+def classifier(source: str, label: str, reads: Reads = "text") -> Constraint:
     """A classifier's label as a wish, whichever way the classifier reads: text of its own, or the LM's table."""
     folder = located(source)
-    return (
-        TableClassifier(folder, label) if (folder / "projection.safetensors").is_file() else Classifier(source, label)
-    )
+    if (folder / "projection.safetensors").is_file():
+        return TableClassifier(folder, label, reads=reads)
+    return Classifier(source, label, reads=reads)
 
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "Length",
     "Regex",
     "Sentiment",
+    "Similar",
     "TableClassifier",
     "classifier",
 ]

@@ -13,9 +13,8 @@ from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 
-ENDING = re.compile(
-    r"""[.!?\u2026]["'\u201d\u2019\u00bb)\]]*\s*$"""
-)  # the mark, then perhaps closing quotes or brackets
+# One mark, then perhaps closing quotes or brackets. An ellipsis is no end: any text can trail off.
+ENDING = re.compile(r"""(?<![.\u2026])[.!?]["'\u201d\u2019\u00bb)\]]*\s*$""")
 
 
 class EndsWithSentence(Custom):
@@ -72,7 +71,7 @@ class Length(Custom):
 
 
 def ends(text: str) -> bool:
-    """Whether a text ends where a sentence does: a mark, then at most closing quotes and brackets."""
+    """Whether a text ends where a sentence does."""
     return bool(ENDING.search(text))
 
 

@@ -76,6 +76,7 @@ def generate(
     all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
     classifier: Annotated[str | None, typer.Option(help="A classifier's folder or hub name.")] = None,
     label: Annotated[str | None, typer.Option(help="The label that classifier should give.")] = None,
+    similar: Annotated[str | None, typer.Option(help="A text to be similar to in meaning.")] = None,
     regex: Annotated[str | None, typer.Option(help="A regular expression to be found in the text.")] = None,
     whole_sentences: Annotated[
         bool | None, typer.Option("--whole-sentences", help="End the text at the end of a sentence.")
@@ -117,6 +118,7 @@ def generate(
         "knobs": _knobs(knob or []) or None,
         "classifier": classifier,
         "label": label,
+        "similar": similar,
         "regex": regex,
         "whole_sentences": whole_sentences,
         "strength": strength,

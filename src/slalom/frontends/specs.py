@@ -13,7 +13,7 @@ from slalom.errors import SlalomError
 if TYPE_CHECKING:
     from slalom.constraints.constraint import Constraint
 
-WISHES = ("sentiment", "keywords", "classifier", "regex", "whole_sentences")  # any one of them will do
+WISHES = ("sentiment", "keywords", "classifier", "similar", "regex", "whole_sentences")  # any one of them will do
 
 
 class GenerateSpec(BaseModel):
@@ -27,6 +27,7 @@ class GenerateSpec(BaseModel):
     mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
     classifier: str | None = Field(None, description="a classifier's folder or hub name")
     label: str | None = Field(None, description="the label that classifier should give")
+    similar: str | None = Field(None, description="a text to be similar to in meaning")
     regex: str | None = Field(None, description="a regular expression the continuation should match somewhere")
     whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
     model: str | None = Field(None, description="an embedded model, a folder or a hub name")
@@ -51,7 +52,7 @@ class GenerateSpec(BaseModel):
 
     def constraint(self) -> Constraint:
         """The wish: the sum of all that was named."""
-        from slalom.constraints import EndsWithSentence, Keywords, Regex, Sentiment, classifier
+        from slalom.constraints import EndsWithSentence, Keywords, Regex, Sentiment, Similar, classifier
 
         parts: list[Constraint] = []
         if self.sentiment:
@@ -60,6 +61,8 @@ class GenerateSpec(BaseModel):
             parts.append(Keywords(self.keywords, self.mode))
         if self.classifier and self.label:
             parts.append(classifier(self.classifier, self.label))
+        if self.similar:
+            parts.append(Similar(self.similar))
         if self.regex:
             parts.append(Regex(self.regex))
         if self.whole_sentences:
