@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slalom.constraints import (
+        Avoid,
         Classifier,
         Constraint,
         Custom,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Avoid": "slalom.constraints",
     "Classifier": "slalom.constraints",
     "Constraint": "slalom.constraints",
     "Custom": "slalom.constraints",
@@ -45,6 +47,7 @@ _HOMES = {
 
 __all__ = [
     "DAB",
+    "Avoid",
     "Classifier",
     "Constraint",
     "Custom",

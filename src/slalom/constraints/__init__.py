@@ -1,5 +1,6 @@
 """2: draft → score and candidate effects."""
 
+from slalom.constraints.avoid import Avoid
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
@@ -18,6 +19,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
     "classifier": Classifier,
     "table-classifier": TableClassifier,
     "similar": Similar,
+    "avoid": Avoid,
     "ends-with-sentence": EndsWithSentence,
     "length": Length,
     "regex": Regex,
@@ -35,6 +37,7 @@ def classifier(source: str, label: str, reads: Reads = "text") -> Constraint:
 
 __all__ = [
     "CONSTRAINTS",
+    "Avoid",
     "Classifier",
     "Constraint",
     "Custom",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.types import Draft, Relaxed
 
@@ -86,6 +87,10 @@ class Constraint(ABC):
         """Tokens that are always worth proposing, however unlikely the LM finds them."""
         return []
 
+    def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
+        """What no draft may ever hold, if there is such a thing."""
+        return None
+
     def check(self, vocabulary: Vocabulary, length: int) -> None:  # noqa: B027 (most constraints refuse nothing)
         """Refuse, with a SlalomError, a wish this LM cannot fulfil within the length."""
 
@@ -143,6 +148,14 @@ class WeightedSum(Constraint):
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Everything a part wants."""
         return list(dict.fromkeys(token for _, part in self._terms for token in part.wanted(vocabulary)))
+
+    def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
+        """Everything a part forbids."""
+        found = [own for _, part in self._terms if (own := part.forbids(vocabulary)) is not None]
+        if not found:
+            return None
+        tokens = torch.stack([own.tokens for own in found]).any(0)
+        return Forbidden(tokens, lambda prompt, written: any(own.written(prompt, written) for own in found))
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
         """Every part must be possible."""

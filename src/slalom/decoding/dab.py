@@ -167,7 +167,9 @@ class DAB:
 
     def _named(self, problem: Problem) -> list[int]:
         """The tokens the constraint names itself; in a rollout's candidates they come right after the current token."""
-        return problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []
+        named = problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []
+        forbidden = problem.limits.forbidden
+        return named if forbidden is None else [token for token in named if not forbidden.tokens[token]]
 
 
 def _put_in(lm: LanguageModel, draft: Draft, positions: torch.Tensor, tokens: torch.Tensor) -> Draft:

@@ -74,6 +74,7 @@ def generate(
     sentiment: Annotated[str | None, typer.Option(help="positive or negative")] = None,
     keywords: Annotated[str | None, typer.Option(help="Words the text should contain, comma-separated.")] = None,
     all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
+    avoid: Annotated[str | None, typer.Option(help="Words the text must never contain, comma-separated.")] = None,
     classifier: Annotated[str | None, typer.Option(help="A classifier's folder or hub name.")] = None,
     label: Annotated[str | None, typer.Option(help="The label that classifier should give.")] = None,
     similar: Annotated[str | None, typer.Option(help="A text to be similar to in meaning.")] = None,
@@ -113,7 +114,8 @@ def generate(
     given = {
         "prompts": _prompts(prompts or [], prompts_file) or None,
         "sentiment": sentiment,
-        "keywords": None if keywords is None else [word.strip() for word in keywords.split(",") if word.strip()],
+        "keywords": _words(keywords),
+        "avoid": _words(avoid),
         "mode": "all" if all_ else None,
         "knobs": _knobs(knob or []) or None,
         "classifier": classifier,
@@ -164,6 +166,10 @@ def _prompts(given: list[str], file: Path | None) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise SlalomError(f"{file} cannot be read as text ({error})") from None
     return given + [line for line in text.splitlines() if line.strip()]
+
+
+def _words(given: str | None) -> list[str] | None:
+    return None if given is None else [word.strip() for word in given.split(",") if word.strip()]
 
 
 def _knobs(given: list[str]) -> dict[str, str]:
