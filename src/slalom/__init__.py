@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Sentiment,
         Similar,
         TableClassifier,
+        Topic,
     )
     from slalom.decoding import DAB
     from slalom.decoding.steer import SteerableModel, Steered, custom_generate, load
@@ -41,6 +42,7 @@ _HOMES = {
     "SteerableModel": "slalom.decoding.steer",
     "Steered": "slalom.decoding.steer",
     "TableClassifier": "slalom.constraints",
+    "Topic": "slalom.constraints",
     "custom_generate": "slalom.decoding.steer",
     "load": "slalom.decoding.steer",
 }
@@ -61,6 +63,7 @@ __all__ = [
     "SteerableModel",
     "Steered",
     "TableClassifier",
+    "Topic",
     "custom_generate",
     "load",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from slalom.constraints import Avoid, Constraint, Custom, EndsWithSentence, Keywords, Length, Regex, Similar
+from slalom.constraints import Avoid, Constraint, Custom, EndsWithSentence, Keywords, Length, Regex, Similar, Topic
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.encoder import Reads
 from slalom.constraints.table_classifier import TableClassifier, TableEncoder
@@ -52,6 +52,7 @@ CONSTRAINTS: dict[str, Callable[[SteerableModel], Constraint]] = {
     "similar": similar,
     "keywords-any": lambda lm: Keywords(["soup", "kayak"]),
     "keywords-all": lambda lm: Keywords(["soup", "kayak", "sunrise"], "all"),
+    "topic": lambda lm: Topic(["soup", "the", "gum"]),
     "avoid": lambda lm: Avoid(["rain", "warm"]),
     "custom": lambda lm: Custom(lambda prompt, text: text.count("o"), "vowels", satisfied_at=2),
     "regex": lambda lm: Regex("w.rm|rain"),

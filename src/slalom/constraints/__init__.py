@@ -12,6 +12,7 @@ from slalom.constraints.sentence import EndsWithSentence, Length
 from slalom.constraints.sentiment import Sentiment
 from slalom.constraints.similar import Similar
 from slalom.constraints.table_classifier import TableClassifier
+from slalom.constraints.topic import Topic
 
 CONSTRAINTS: dict[str, type[Constraint]] = {
     "sentiment": Sentiment,
@@ -19,6 +20,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
     "classifier": Classifier,
     "table-classifier": TableClassifier,
     "similar": Similar,
+    "topic": Topic,
     "avoid": Avoid,
     "ends-with-sentence": EndsWithSentence,
     "length": Length,
@@ -48,5 +50,6 @@ __all__ = [
     "Sentiment",
     "Similar",
     "TableClassifier",
+    "Topic",
     "classifier",
 ]

@@ -13,15 +13,8 @@ from slalom.errors import SlalomError
 if TYPE_CHECKING:
     from slalom.constraints.constraint import Constraint
 
-WISHES = (
-    "sentiment",
-    "keywords",
-    "avoid",
-    "classifier",
-    "similar",
-    "regex",
-    "whole_sentences",
-)  # any one of them will do
+# Any one of these is something to steer towards.
+WISHES = ("sentiment", "keywords", "topic", "avoid", "classifier", "similar", "regex", "whole_sentences")
 
 
 class GenerateSpec(BaseModel):
@@ -33,6 +26,7 @@ class GenerateSpec(BaseModel):
     sentiment: Literal["positive", "negative"] | None = Field(None, description="the sentiment the text should have")
     keywords: list[str] = Field([], description="words the continuation should contain")
     mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
+    topic: str | None = Field(None, description="a topic by name, or words of one, comma-separated")
     avoid: list[str] = Field([], description="words the continuation must never contain")
     classifier: str | None = Field(None, description="a classifier's folder or hub name")
     label: str | None = Field(None, description="the label that classifier should give")
@@ -61,13 +55,15 @@ class GenerateSpec(BaseModel):
 
     def constraint(self) -> Constraint:
         """The wish: the sum of all that was named."""
-        from slalom.constraints import Avoid, EndsWithSentence, Keywords, Regex, Sentiment, Similar, classifier
+        from slalom.constraints import Avoid, EndsWithSentence, Keywords, Regex, Sentiment, Similar, Topic, classifier
 
         parts: list[Constraint] = []
         if self.sentiment:
             parts.append(Sentiment(self.sentiment))
         if self.keywords:
             parts.append(Keywords(self.keywords, self.mode))
+        if self.topic:
+            parts.append(Topic(self.topic))
         if self.avoid:
             parts.append(Avoid(self.avoid))
         if self.classifier and self.label:
