@@ -33,7 +33,7 @@ class Avoid(Custom):
         self._reach = max(map(len, self.words)) + SPACES
         self._tokens: WeakKeyDictionary[Vocabulary, torch.Tensor] = WeakKeyDictionary()
         super().__init__(
-            lambda prompt, text: -SCALE * self.found(prompt, text),
+            lambda prompt, text: -SCALE if self.found(prompt, text) else 0.0,
             name=f"avoid:{', '.join(self.words)}",
             satisfied_at=0.0,
         )

@@ -116,6 +116,6 @@ def _common_directions(table: torch.Tensor) -> torch.Tensor:
     Every frequent token leans that way, so that "the" would be near to every frequent word.
     """
     directions = torch.eye(table.shape[1], COMMON, device=table.device)
-    for _ in range(10):
+    for _ in range(5):
         directions = torch.linalg.qr(table.T @ (table @ directions)).Q
     return directions

@@ -83,6 +83,10 @@ def generate(
     whole_sentences: Annotated[
         bool | None, typer.Option("--whole-sentences", help="End the text at the end of a sentence.")
     ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=ARGUMENT, a constraint of another package; see slalom ls constraints."),
+    ] = None,
     strength: Annotated[float | None, typer.Option(help="Factor on the bias weight (default 1).")] = None,
     length: Annotated[int | None, typer.Option(help="New tokens per text (default 20).")] = None,
     free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
@@ -119,7 +123,8 @@ def generate(
         "topic": topic,
         "avoid": _words(avoid),
         "mode": "all" if all_ else None,
-        "knobs": _knobs(knob or []) or None,
+        "knobs": {name.replace("-", "_"): value for name, value in _pairs("--knob", knob or []).items()} or None,
+        "constraints": _pairs("--constraint", constraint or []) or None,
         "classifier": classifier,
         "label": label,
         "similar": similar,
@@ -143,13 +148,13 @@ def generate(
 
     with _status("loading"):
         lm = load(wanted.model or DEFAULT, engine=wanted.engine)
-        constraint = wanted.constraint()
+        wish = wanted.constraint()
     settings = wanted.model_dump(include={"length", "samples", "seed", "free", "preset", "strength", "steps", "until"})
     per_call = max(1, BATCH // wanted.samples)
     for start in range(0, len(wanted.prompts), per_call):
         some = wanted.prompts[start : start + per_call]
         with _progress(f"{start + 1}-{start + len(some)} of {len(wanted.prompts)}") as callback:
-            out = lm.steer(some, constraint, knobs=wanted.knobs, callbacks=(callback,), **settings)
+            out = lm.steer(some, wish, knobs=wanted.knobs, callbacks=(callback,), **settings)
         if as_json:
             for record in out.records(compare):
                 print(json.dumps(record, ensure_ascii=False), flush=True)
@@ -174,12 +179,12 @@ def _words(given: str | None) -> list[str] | None:
     return None if given is None else [word.strip() for word in given.split(",") if word.strip()]
 
 
-def _knobs(given: list[str]) -> dict[str, str]:
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for name, equals, _ in pairs:
         if not equals:
-            raise SlalomError(f"--knob is {name!r}; it must look like name=value")
-    return {name.strip().replace("-", "_"): value.strip() for name, _, value in pairs}
+            raise SlalomError(f"{option} is {name!r}; it must look like name=value")
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _show(out: Steered, compare: bool) -> None:

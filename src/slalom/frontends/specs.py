@@ -13,8 +13,18 @@ from slalom.errors import SlalomError
 if TYPE_CHECKING:
     from slalom.constraints.constraint import Constraint
 
-# Any one of these is something to steer towards.
-WISHES = ("sentiment", "keywords", "topic", "avoid", "classifier", "similar", "regex", "whole_sentences")
+# Any one of these fields is something to steer towards, by the flag beside it.
+WISHES = {
+    "sentiment": "--sentiment",
+    "keywords": "--keywords",
+    "topic": "--topic",
+    "avoid": "--avoid",
+    "classifier": "--classifier with --label",
+    "similar": "--similar",
+    "regex": "--regex",
+    "whole_sentences": "--whole-sentences",
+    "constraints": "--constraint",
+}
 
 
 class GenerateSpec(BaseModel):
@@ -33,6 +43,7 @@ class GenerateSpec(BaseModel):
     similar: str | None = Field(None, description="a text to be similar to in meaning")
     regex: str | None = Field(None, description="a regular expression the continuation should match somewhere")
     whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
+    constraints: dict[str, str] = Field({}, description="constraints of other packages, by name, and their arguments")
     model: str | None = Field(None, description="an embedded model, a folder or a hub name")
     engine: Literal["auto", "torch", "openvino"] = Field("auto", description="what runs the model")
     preset: str = Field("default", description="settings to start from")
@@ -50,12 +61,13 @@ class GenerateSpec(BaseModel):
         if (self.classifier is None) != (self.label is None):
             raise ValueError("a classifier and its label go together: give both --classifier and --label")
         if not any(getattr(self, wish) for wish in WISHES):
-            raise ValueError("nothing to steer towards: give --sentiment, --keywords or --classifier with --label")
+            raise ValueError(f"nothing to steer towards: give any of {', '.join(WISHES.values())}")
         return self
 
     def constraint(self) -> Constraint:
         """The wish: the sum of all that was named."""
         from slalom.constraints import Avoid, EndsWithSentence, Keywords, Regex, Sentiment, Similar, Topic, classifier
+        from slalom.constraints.plugins import registered_constraint
 
         parts: list[Constraint] = []
         if self.sentiment:
@@ -74,6 +86,7 @@ class GenerateSpec(BaseModel):
             parts.append(Regex(self.regex))
         if self.whole_sentences:
             parts.append(EndsWithSentence())
+        parts += [registered_constraint(name, argument) for name, argument in self.constraints.items()]
         whole = parts[0]
         for part in parts[1:]:
             whole = whole + part
