@@ -112,6 +112,8 @@ def generate(
 
         slalom generate "Dear team," --classifier ./my-tone-model --label friendly --strength 1.2
 
+        slalom generate "The crew" --topic space --avoid moon,stars --whole-sentences
+
         slalom generate --prompts-file prompts.txt --sentiment negative --until 0.95
     """
     from slalom.frontends.specs import make_spec
