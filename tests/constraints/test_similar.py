@@ -54,3 +54,11 @@ def test_nonsense_is_refused() -> None:
         Similar("soup", 1.5, model.bert, tokenizer)
     with pytest.raises(SlalomError, match="needs its tokenizer"):
         Similar("soup", model=model.bert)
+
+
+@pytest.mark.real
+def test_the_embedded_encoder_tells_what_means_the_same(default_lm: SteerableModel) -> None:
+    constraint = Similar("Heavy rain is expected all week.")
+    texts = (" will be wet for days.", " app crashed on my phone.")
+    alike, other = (constraint.score(draft_of(default_lm, [("The weather", text)])).item() for text in texts)
+    assert alike > 0 > other

@@ -80,3 +80,10 @@ def test_a_topic_that_cannot_be_written_is_refused(llama: SteerableModel) -> Non
     with pytest.raises(SlalomError, match="none of the words extraordinarily can be written"):
         Topic("extraordinarily").check(llama.vocabulary, 2)
     Topic("extraordinarily, the").check(llama.vocabulary, 2)
+
+
+@pytest.mark.real
+def test_in_a_real_table_inflections_and_kin_are_near_and_frequent_words_are_not(default_lm: SteerableModel) -> None:
+    nearness = Topic(["server", "mass", "infantry"]).nearness(default_lm.vocabulary)
+    assert all(nearness[token_of(default_lm, word)] == 1 for word in (" servers", " masses", " cavalry"))
+    assert all(nearness[token_of(default_lm, word)] < 0.05 for word in (" the", " in", " said", " food"))
