@@ -29,7 +29,8 @@ def unsteered(lm: LanguageModel, prompts: list[str], length: int = 8, **limits: 
 def problem_of(lm: LanguageModel, prompts: list[str], constraint: Constraint, length: int = 8) -> Problem:
     """One row a prompt."""
     read = lm.read([lm.encode(prompt, length) for prompt in prompts])
-    return Problem(lm, read, torch.arange(len(prompts)), Limits(length), constraint, Judge(constraint))
+    limits = Limits(length, forbidden=constraint.forbids(lm.vocabulary))
+    return Problem(lm, read, torch.arange(len(prompts)), limits, constraint, Judge(constraint))
 
 
 def one_hots(draft: Draft) -> Relaxed:

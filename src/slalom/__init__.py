@@ -6,7 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slalom.constraints import Classifier, Constraint, Keywords, Sentiment, TableClassifier
+    from slalom.constraints import (
+        Avoid,
+        Classifier,
+        Constraint,
+        Custom,
+        EndsWithSentence,
+        Keywords,
+        Length,
+        Regex,
+        Sentiment,
+        Similar,
+        TableClassifier,
+        Topic,
+    )
     from slalom.decoding import DAB
     from slalom.decoding.steer import SteerableModel, Steered, custom_generate, load
     from slalom.errors import SlalomError
@@ -14,29 +27,43 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Avoid": "slalom.constraints",
     "Classifier": "slalom.constraints",
     "Constraint": "slalom.constraints",
+    "Custom": "slalom.constraints",
     "DAB": "slalom.decoding",
+    "EndsWithSentence": "slalom.constraints",
     "Keywords": "slalom.constraints",
+    "Length": "slalom.constraints",
+    "Regex": "slalom.constraints",
     "Sentiment": "slalom.constraints",
+    "Similar": "slalom.constraints",
     "SlalomError": "slalom.errors",
     "SteerableModel": "slalom.decoding.steer",
     "Steered": "slalom.decoding.steer",
     "TableClassifier": "slalom.constraints",
+    "Topic": "slalom.constraints",
     "custom_generate": "slalom.decoding.steer",
     "load": "slalom.decoding.steer",
 }
 
 __all__ = [
     "DAB",
+    "Avoid",
     "Classifier",
     "Constraint",
+    "Custom",
+    "EndsWithSentence",
     "Keywords",
+    "Length",
+    "Regex",
     "Sentiment",
+    "Similar",
     "SlalomError",
     "SteerableModel",
     "Steered",
     "TableClassifier",
+    "Topic",
     "custom_generate",
     "load",
 ]

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from slalom.constraints import classifier as open_classifier
-from slalom.constraints.classifier import Classifier, dot_products, margin, replaced_embeddings
+from slalom.constraints.classifier import Classifier, margin
+from slalom.constraints.encoder import dot_products, replaced_embeddings
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
 from slalom.types import Draft
 from tests.conftest import tiny_classifier
-from tests.helpers import draft_of
+from tests.helpers import draft_of, one_hots
 
 
 def test_the_margin_is_the_logit_minus_the_log_sum_exp_of_the_others() -> None:
@@ -61,6 +62,43 @@ def _shifted_score(good: Classifier, draft: Draft, position: int, shift: torch.T
 
     with replaced_embeddings(good.model, moved):
         return good.score(draft).item()
+
+
+def test_a_classifier_of_the_continuation_does_not_see_the_prompt(llama: SteerableModel) -> None:
+    model, tokenizer = tiny_classifier()
+    whole, alone = Classifier(model, "good", tokenizer), Classifier(model, "good", tokenizer, reads="continuation")
+    draft = draft_of(llama, [("the food was", " good and warm"), ("an awful day in the city", " good and warm")])
+    candidates = torch.arange(100, 150).expand(*draft.tokens.shape, -1)
+    logits = model(**tokenizer("good and warm", return_tensors="pt")).logits
+    assert alone.score(draft).tolist() == pytest.approx([margin(logits, 1).item()] * 2, rel=1e-5)
+    assert torch.allclose(*alone.candidate_scores(draft, candidates), atol=1e-5)
+    assert torch.allclose(*alone.relaxed_score(one_hots(draft)), atol=1e-5)
+    assert not torch.allclose(*whole.score(draft), atol=1e-3)
+
+
+def test_a_classifier_of_the_continuation_matches_finite_differences(llama: SteerableModel) -> None:
+    model, tokenizer = tiny_classifier()
+    alone = Classifier(model, "good", tokenizer, reads="continuation")
+    draft = draft_of(llama, [("the food was", " good")])
+    candidates = torch.tensor([[llama.vocabulary.pieces(" the")]])
+    (entry,) = alone.candidate_scores(draft, candidates)[0, 0].tolist()
+    step = 1e-4 * alone._table(llama.vocabulary)[candidates[0, 0, 0]].double()
+    slope = (_shifted_score(alone, draft, 1, step) - _shifted_score(alone, draft, 1, -step)) / 2e-4
+    assert entry == pytest.approx(slope, rel=0.02, abs=0.01)
+
+
+def test_where_the_tokens_align_the_relaxed_score_of_the_continuation_is_the_score(llama: SteerableModel) -> None:
+    model, tokenizer = tiny_classifier()
+    alone = Classifier(model, "good", tokenizer, reads="continuation")
+    draft = draft_of(llama, [("the food was", " good and the soup")])
+    assert len(tokenizer(draft.texts[0], add_special_tokens=False)["input_ids"]) == draft.tokens.shape[1]
+    assert alone.relaxed_score(one_hots(draft)).item() == pytest.approx(alone.score(draft).item(), rel=1e-3)
+
+
+def test_what_cannot_be_read_is_refused_with_the_choices() -> None:
+    model, tokenizer = tiny_classifier()
+    with pytest.raises(SlalomError, match="reads is 'prompt'; choose from text, continuation"):
+        Classifier(model, "good", tokenizer, reads="prompt")  # type: ignore[arg-type]
 
 
 def test_dot_products_equal_the_full_product() -> None:

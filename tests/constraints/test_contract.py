@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from slalom.constraints import Constraint, Keywords
+from slalom.constraints import Avoid, Constraint, Custom, EndsWithSentence, Keywords, Length, Regex, Similar, Topic
 from slalom.constraints.classifier import Classifier
+from slalom.constraints.encoder import Reads
 from slalom.constraints.table_classifier import TableClassifier, TableEncoder
 from slalom.decoding.steer import SteerableModel
 from tests.conftest import tiny_classifier
@@ -21,27 +22,42 @@ ROWS = [
 ]
 
 
-def table_classifier(lm: SteerableModel) -> TableClassifier:
+def table_classifier(lm: SteerableModel, reads: Reads = "text") -> TableClassifier:
     """A tiny classifier that reads the LM's table, without a folder to load it from."""
     model, tokenizer = tiny_classifier()
     projection = torch.randn(lm.vocabulary.embeddings.shape[1], 16, generator=torch.Generator().manual_seed(2))
     constraint = TableClassifier.__new__(TableClassifier)
     constraint.encoder = TableEncoder(model.float(), tokenizer, projection).eval().requires_grad_(False)
-    constraint.label, constraint.lm, constraint.name = 1, lm.name, "classifier:good"
+    constraint.label, constraint.lm, constraint.name, constraint.reads = 1, lm.name, "classifier:good", reads
     return constraint
 
 
-def text_classifier(lm: SteerableModel) -> Classifier:
+def text_classifier(lm: SteerableModel, reads: Reads = "text") -> Classifier:
     """A tiny classifier with its own tokenizer."""
     model, tokenizer = tiny_classifier()
-    return Classifier(model, "good", tokenizer)
+    return Classifier(model, "good", tokenizer, reads=reads)
+
+
+def similar(lm: SteerableModel, text: str = "the soup was warm", least: float = 0.5, reads: Reads = "text") -> Similar:
+    """Likeness by the body of the tiny classifier."""
+    model, tokenizer = tiny_classifier()
+    return Similar(text, least, model.bert, tokenizer, reads)
 
 
 CONSTRAINTS: dict[str, Callable[[SteerableModel], Constraint]] = {
     "classifier": text_classifier,
     "table-classifier": table_classifier,
+    "classifier-of-the-continuation": lambda lm: text_classifier(lm, "continuation"),
+    "table-classifier-of-the-continuation": lambda lm: table_classifier(lm, "continuation"),
+    "similar": similar,
     "keywords-any": lambda lm: Keywords(["soup", "kayak"]),
     "keywords-all": lambda lm: Keywords(["soup", "kayak", "sunrise"], "all"),
+    "topic": lambda lm: Topic(["soup", "the", "gum"]),
+    "avoid": lambda lm: Avoid(["rain", "warm"]),
+    "custom": lambda lm: Custom(lambda prompt, text: text.count("o"), "vowels", satisfied_at=2),
+    "regex": lambda lm: Regex("w.rm|rain"),
+    "ends-with-sentence": lambda lm: EndsWithSentence(),
+    "length": lambda lm: Length(2, 4),
     "sum": lambda lm: text_classifier(lm) + 0.5 * Keywords(["soup"]),
 }
 
@@ -85,7 +101,7 @@ def test_the_relaxed_score_is_differentiable_in_the_mixtures(llama: SteerableMod
     score = constraint.relaxed_score(relaxed._replace(mixtures=mixtures))
     (gradient,) = torch.autograd.grad(score.sum(), mixtures)
     noise = torch.randn(mixtures.shape, generator=torch.Generator().manual_seed(3)) / 400
-    direction, step = gradient / gradient.norm() + noise, 0.01
+    direction, step = gradient / gradient.norm().clamp(min=1e-9) + noise, 0.01
     ahead, behind = (
         constraint.relaxed_score(relaxed._replace(mixtures=mixtures.detach() + way * direction)).sum()
         for way in (step, -step)
@@ -93,6 +109,12 @@ def test_the_relaxed_score_is_differentiable_in_the_mixtures(llama: SteerableMod
     slope = (ahead - behind).item() / (2 * step)
     assert score.shape == (3,)
     assert slope == pytest.approx((gradient * direction).sum().item(), rel=0.05)
+
+
+def test_an_outlook_is_one_number_a_row(llama: SteerableModel, constraint: Constraint) -> None:
+    draft = draft_of(llama, same_length(llama, ROWS))
+    assert constraint.outlook(draft).shape == (3,)
+    assert torch.isfinite(constraint.outlook(draft)).all()
 
 
 def test_a_judgement_agrees_with_the_single_methods(llama: SteerableModel, constraint: Constraint) -> None:
@@ -107,7 +129,8 @@ def test_a_judgement_agrees_with_the_single_methods(llama: SteerableModel, const
 
 def test_a_row_that_ended_early_is_judged_by_what_it_says(llama: SteerableModel, constraint: Constraint) -> None:
     draft = draft_of(llama, same_length(llama, ROWS))
-    short = llama.draft(draft.prompts, draft.tokens, torch.tensor([3, 0, 5]), draft.log_probs)
+    lengths = torch.tensor([3, 0, draft.tokens.shape[1]])
+    short = llama.draft(draft.prompts, draft.tokens, lengths, draft.log_probs)
     scores = constraint.candidate_scores(short, short.tokens[..., None])
     assert torch.isfinite(constraint.score(short)).all()
     assert (scores[1] == 0).all()
@@ -124,6 +147,7 @@ def test_sums_score_as_their_parts_in_either_order(llama: SteerableModel) -> Non
             left.candidate_scores(draft, candidates), right.candidate_scores(draft, candidates), atol=1e-6
         )
     assert torch.allclose((a + 0.5 * b).score(draft), a.score(draft) + 0.5 * b.score(draft), atol=1e-6)
+    assert torch.allclose((a + 0.5 * b).outlook(draft), a.outlook(draft) + 0.5 * b.outlook(draft), atol=1e-6)
     assert (a + 0.5 * b).name == "classifier:good + 0.5 * keywords:any(soup, rain)"
 
 

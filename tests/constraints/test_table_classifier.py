@@ -17,6 +17,15 @@ def test_at_one_hots_the_relaxed_score_is_the_score(llama: SteerableModel) -> No
     assert torch.allclose(constraint.relaxed_score(one_hots(draft)), constraint.score(draft), atol=1e-4)
 
 
+def test_reading_the_continuation_alone_leaves_the_prompt_out(llama: SteerableModel) -> None:
+    constraint = table_classifier(llama, "continuation")
+    draft = draft_of(llama, [("the food was", " good and warm"), ("we", " good and warm")])
+    candidates = torch.arange(100, 150).expand(*draft.tokens.shape, -1)
+    assert torch.allclose(*constraint.score(draft), atol=1e-5)
+    assert torch.allclose(*constraint.candidate_scores(draft, candidates), atol=1e-5)
+    assert torch.allclose(constraint.relaxed_score(one_hots(draft)), constraint.score(draft), atol=1e-4)
+
+
 def test_candidate_scores_are_the_entries_of_the_gradient_at_the_one_hots(llama: SteerableModel) -> None:
     constraint = table_classifier(llama)
     draft = draft_of(llama, same_length(llama, ROWS))

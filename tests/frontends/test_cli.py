@@ -112,6 +112,7 @@ def test_prompts_come_from_a_file_or_from_standard_input(folder: Path, tmp_path:
         (["generate", "we", "--classifier", "{folder}/clf", "--label", "great"], "choose from bad, good"),
         (["generate", "we", "--classifier", "{folder}", "--label", "good"], "holds no classifier"),
         (["generate", "we", "--keywords", "soup", "--model", "{folder}"], "without a config.json"),
+        (["generate", "we", "--regex", "(soup"], "the pattern '(soup' is no regular expression"),
         (["ls", "nonsense"], "choose from models, constraints, samplers, presets"),
     ],
 )

@@ -53,3 +53,7 @@ def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
 def test_all_that_is_named_is_summed() -> None:
     spec = make_spec(GOOD | {"mode": "all"})
     assert spec.constraint().name == "keywords:all(soup)"
+    soft = make_spec(GOOD | {"topic": "space", "avoid": ["rain"]})
+    assert soft.constraint().name == "keywords:any(soup) + topic:space + avoid:rain"
+    both = make_spec(GOOD | {"regex": "s.up", "whole_sentences": True})
+    assert both.constraint().name == "keywords:any(soup) + regex:s.up + ends-with-sentence"

@@ -47,12 +47,20 @@ class Rollout(NamedTuple):
         return Rollout(self.draft.select(rows), self.memory.select(rows), *(tensor[rows] for tensor in self[2:]))
 
 
+class Forbidden(NamedTuple):
+    """What may never be written."""
+
+    tokens: torch.Tensor  # bool [V], never proposed
+    written: Callable[[Prompt, list[int]], bool]  # whether a prompt's continuation holds anything forbidden
+
+
 class Limits(NamedTuple):
     """How far and under which rules a rollout goes; the same for every sampler."""
 
     length: int
     free: bool = False  # free length: EOS ends a row, line breaks are allowed
     repetition_penalty: float = REPETITION_PENALTY  # on generated tokens
+    forbidden: Forbidden | None = None
 
 
 class Resumed(NamedTuple):
@@ -76,6 +84,9 @@ def rollout(
     """Continue prompt `rows[i]` in row i, greedily, adding `bias` to the logits of each position."""
     n, vocabulary = limits.length, lm.vocabulary
     banned = vocabulary.banned_free if limits.free else vocabulary.banned_fixed
+    never = vocabulary.never_candidates
+    if limits.forbidden is not None:
+        never = never | limits.forbidden.tokens
     asked = torch.tensor(extra or [], dtype=torch.long, device=rows.device)
     eos = torch.tensor(vocabulary.eos, device=rows.device)
     if resumed is None:
@@ -86,23 +97,32 @@ def rollout(
         starts = resumed.starts[order]
         out, memory = _copy(resumed.origin, order, starts), resumed.origin.memory.select(order)
 
+    owners = [prompts.prompts[row] for row in rows.tolist()]
+
+    def choose(scores: torch.Tensor, which: torch.Tensor, i: int) -> torch.Tensor:
+        """The best token of some rows at position i."""
+        if limits.forbidden is None:
+            return scores.argmax(-1)
+        heads = [owners[row] for row in order[which].tolist()]
+        return best_allowed(scores, heads, out.tokens[which, :i].tolist(), limits.forbidden)
+
     run = lm.engine.start(prompts.prefix, rows[order], n, memory)
     active = [int((starts <= i).sum()) for i in range(n)]  # rows written at each position
     for i in range(int(starts.min()) if len(starts) else n, n):
         a = active[i]
         logits = run.read(i - 1, out.tokens[:, i - 1], a) if i else prompts.prefix.logits[rows[order[:a]]]
         scores = penalise(logits, out.tokens[:a, :i], limits.repetition_penalty).masked_fill(banned, -torch.inf)
-        chosen = scores.argmax(-1)
+        chosen = choose(scores, torch.arange(a, device=rows.device), i)
         out.unbiased[:a, i] = chosen
         if bias is not None:
             biased, vectors = bias(i, order[:a], logits)
-            chosen[biased] = (scores[biased] + vectors).argmax(-1)
+            chosen[biased] = choose(scores[biased] + vectors, biased, i)
 
         lengths = out.lengths[:a]
         lengths[(lengths > i) & torch.isin(chosen, eos)] = i
         out.tokens[:a, i] = chosen
 
-        best = logits.masked_fill(vocabulary.never_candidates, -torch.inf).topk(top_k).indices
+        best = logits.masked_fill(never, -torch.inf).topk(top_k).indices
         own = torch.cat([out.tokens[:a, i, None], asked.expand(a, -1), best], dim=-1)
         out.candidates[:a, i] = own
         out.candidate_log_probs[:a, i] = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
@@ -112,7 +132,6 @@ def rollout(
     past = torch.arange(n, device=rows.device) >= out.lengths[:, None]
     tokens, log_probs = out.tokens.masked_fill(past, vocabulary.pad), out.log_probs.masked_fill(past, 0.0)
     back = order.argsort()
-    owners = [prompts.prompts[row] for row in rows.tolist()]
     draft = lm.draft(owners, tokens[back], out.lengths[back], log_probs[back])
     out.candidates[..., 0] = tokens
     candidates = out.candidates[back]
@@ -155,6 +174,18 @@ def _copy(origin: Rollout, order: torch.Tensor, starts: torch.Tensor) -> _Writte
         origin.candidates[order],
         origin.log_probs[order],
     )
+
+
+def best_allowed(
+    scores: torch.Tensor, prompts: list[Prompt], before: list[list[int]], forbidden: Forbidden
+) -> torch.Tensor:
+    """Of scores [B, V] each row's best token that, after the tokens before it, writes nothing forbidden: [B]."""
+    chosen = scores.argmax(-1)
+    for row, (prompt, tokens) in enumerate(zip(prompts, before, strict=True)):
+        if forbidden.written(prompt, [*tokens, int(chosen[row])]):
+            order = scores[row].argsort(descending=True).tolist()
+            chosen[row] = next(token for token in order if not forbidden.written(prompt, [*tokens, token]))
+    return chosen
 
 
 def repeated(candidates: torch.Tensor, first: int) -> torch.Tensor:

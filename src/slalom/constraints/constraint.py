@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.types import Draft, Relaxed
 
@@ -74,6 +75,10 @@ class Constraint(ABC):
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the text fulfils the wish: bool [B]."""
 
+    def outlook(self, draft: Draft) -> torch.Tensor:
+        """What the beginning of a text promises: its score, unless a cut-off text cannot be judged: [B]."""
+        return self.score(draft)
+
     def probability(self, score: torch.Tensor) -> torch.Tensor | None:
         """The probability that goes with a score, for constraints that have one: [B]."""
         return None
@@ -81,6 +86,10 @@ class Constraint(ABC):
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Tokens that are always worth proposing, however unlikely the LM finds them."""
         return []
+
+    def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
+        """What no draft may ever hold, if there is such a thing."""
+        return None
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:  # noqa: B027 (most constraints refuse nothing)
         """Refuse, with a SlalomError, a wish this LM cannot fulfil within the length."""
@@ -132,9 +141,21 @@ class WeightedSum(Constraint):
         """All parts satisfied."""
         return torch.stack([part.satisfied(draft) for _, part in self._terms]).all(0)
 
+    def outlook(self, draft: Draft) -> torch.Tensor:
+        """The weighted sum of what the parts see in it."""
+        return torch.stack([weight * part.outlook(draft) for weight, part in self._terms]).sum(0)
+
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Everything a part wants."""
         return list(dict.fromkeys(token for _, part in self._terms for token in part.wanted(vocabulary)))
+
+    def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
+        """Everything a part forbids."""
+        found = [own for _, part in self._terms if (own := part.forbids(vocabulary)) is not None]
+        if not found:
+            return None
+        tokens = torch.stack([own.tokens for own in found]).any(0)
+        return Forbidden(tokens, lambda prompt, written: any(own.written(prompt, written) for own in found))
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
         """Every part must be possible."""

@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from slalom.backbone import weights
 from slalom.errors import SlalomError
@@ -46,6 +52,15 @@ def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
             f"no classifier could be loaded from {source!r} ({reason}); give a folder saved by save_pretrained, "
             "one made by slalom train classifier, or a hub name this machine can reach"
         ) from error
+
+
+@lru_cache(maxsize=2)
+def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """An embedded encoder and its tokenizer, in float32 and frozen."""
+    folder = weights.ensure(name)
+    with weights.quiet_transformers():
+        model = AutoModel.from_pretrained(folder, dtype=torch.float32)
+        return model.eval().requires_grad_(False), AutoTokenizer.from_pretrained(folder)
 
 
 def _load_adapter(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

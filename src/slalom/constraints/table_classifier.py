@@ -13,10 +13,11 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.classifier import MarginConstraint, dot_products, label_index, margin
+from slalom.constraints.classifier import MarginConstraint, label_index, margin
+from slalom.constraints.encoder import Reads, dot_products, known_reads
 from slalom.constraints.loading import card, load_classifier, load_projection
 from slalom.errors import SlalomError
-from slalom.types import Draft, Relaxed
+from slalom.types import Draft, Prompt, Relaxed
 
 
 class TableEncoder(nn.Module):
@@ -44,17 +45,21 @@ class TableEncoder(nn.Module):
 
 
 class TableClassifier(MarginConstraint):
-    """A label of a classifier made by `slalom train classifier --lm`, for that LM alone: no alignment needed."""
+    """A label of a classifier made by `slalom train classifier --lm`, for that LM alone: no alignment needed.
 
-    def __init__(self, folder: Path, label: str | int, name: str | None = None) -> None:
+    It reads the prompt followed by the continuation, or the continuation alone.
+    """
+
+    def __init__(self, folder: Path, label: str | int, name: str | None = None, reads: Reads = "text") -> None:
         body, tokenizer = load_classifier(str(folder))
         self.encoder = TableEncoder(body, tokenizer, load_projection(folder)).eval().requires_grad_(False)
         self.label = label_index(body.config, label)
         self.lm = card(folder)["lm"]
+        self.reads = known_reads(reads)
         self.name = name or f"classifier:{body.config.id2label[self.label]}"
 
     def score(self, draft: Draft) -> torch.Tensor:
-        """The margin of prompt and continuation, read as the LM's tokens."""
+        """The margin of what is read, as the LM's tokens."""
         with torch.no_grad():
             embeddings, mask, _ = self._embed(draft)
             return margin(self.encoder(embeddings, mask), self.label)
@@ -75,7 +80,7 @@ class TableClassifier(MarginConstraint):
         """The margin of mixtures of the table's rows; at one-hots, exactly the score."""
         table = relaxed.vocabulary.embeddings.float()
         soft = relaxed.mixtures.float() @ table
-        rows = [torch.cat([table[list(p.ids)], row]) for p, row in zip(relaxed.prompts, soft, strict=True)]
+        rows = [torch.cat([table[self._before(p)], row]) for p, row in zip(relaxed.prompts, soft, strict=True)]
         return margin(self.encoder(*self._pad(rows)), self.label)
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
@@ -87,11 +92,16 @@ class TableClassifier(MarginConstraint):
                 f"but the model's table has width {width}; train one with slalom train classifier --lm"
             )
 
+    def _before(self, prompt: Prompt) -> list[int]:
+        """The tokens read before the continuation."""
+        return list(prompt.ids) if self.reads == "text" else []
+
     def _embed(self, draft: Draft) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Embeddings [B, m, d_lm] of prompts and continuations, their mask, and where each continuation starts."""
+        """Embeddings [B, m, d_lm] of what is read, their mask, and where each continuation starts."""
         table = draft.vocabulary.embeddings
         ends = draft.lengths.tolist()
-        ids = [list(p.ids) + row[:end] for p, row, end in zip(draft.prompts, draft.tokens.tolist(), ends, strict=True)]
+        tokens = draft.tokens.tolist()
+        ids = [self._before(p) + row[:end] for p, row, end in zip(draft.prompts, tokens, ends, strict=True)]
         rows = [table[row].float() for row in ids]
         embeddings, mask = self._pad(rows)
         starts = [min(len(row), self.encoder.longest) - end for row, end in zip(ids, ends, strict=True)]

@@ -90,7 +90,7 @@ def remember(lm: str, found: Calibration) -> Path:
 
 
 def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], weight: float) -> Trial:
-    limits = Limits(20)
+    limits = Limits(20, forbidden=constraint.forbids(lm.vocabulary))
     read = lm.read([lm.encode(prompt, limits.length) for prompt in prompts])
     rows = torch.arange(len(prompts), device=lm.device)
     problem = Problem(lm, read, rows, limits, constraint, Judge(constraint))

@@ -137,7 +137,7 @@ class DAB:
     def _look(self, problem: Problem, origin: Rollout, moves: Moves, rng: Rng) -> torch.Tensor:
         """Of several single moves one, by f of the text up to and with the new token: what follows is written anew."""
         tokens = moves.of(origin.candidates)
-        scores = problem.constraint.score(_put_in(problem.lm, origin.draft, moves.positions, tokens))
+        scores = problem.constraint.outlook(_put_in(problem.lm, origin.draft, moves.positions, tokens))
         scores = scores.view_as(tokens).masked_fill(~moves.real, 0.0)
         spread = (scores - scores.mean(-1, keepdim=True)) / scores.std(-1, keepdim=True).clamp(min=1e-9)
         log_weights = spread / self.tau + self.lm_weight * moves.of(origin.log_probs)
@@ -169,7 +169,9 @@ class DAB:
 
     def _named(self, problem: Problem) -> list[int]:
         """The tokens the constraint names itself; in a rollout's candidates they come right after the current token."""
-        return problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []
+        named = problem.constraint.wanted(problem.lm.vocabulary) if self.wanted else []
+        forbidden = problem.limits.forbidden
+        return named if forbidden is None else [token for token in named if not forbidden.tokens[token]]
 
 
 def _put_in(lm: LanguageModel, draft: Draft, positions: torch.Tensor, tokens: torch.Tensor) -> Draft:

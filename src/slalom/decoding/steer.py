@@ -142,6 +142,7 @@ def steer_rows(
 ) -> tuple[list[Finished], float]:
     """Every row's best draft, batch by batch, and the seconds it took."""
     constraint.check(lm.vocabulary, limits.length)
+    limits = limits._replace(forbidden=constraint.forbids(lm.vocabulary))
     finished: list[Finished] = []
     seconds = 0.0
     for start in range(0, len(rows), BATCH):

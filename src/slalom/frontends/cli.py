@@ -74,8 +74,19 @@ def generate(
     sentiment: Annotated[str | None, typer.Option(help="positive or negative")] = None,
     keywords: Annotated[str | None, typer.Option(help="Words the text should contain, comma-separated.")] = None,
     all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
+    topic: Annotated[str | None, typer.Option(help="A topic (computer, legal, space, …), or words of one.")] = None,
+    avoid: Annotated[str | None, typer.Option(help="Words the text must never contain, comma-separated.")] = None,
     classifier: Annotated[str | None, typer.Option(help="A classifier's folder or hub name.")] = None,
     label: Annotated[str | None, typer.Option(help="The label that classifier should give.")] = None,
+    similar: Annotated[str | None, typer.Option(help="A text to be similar to in meaning.")] = None,
+    regex: Annotated[str | None, typer.Option(help="A regular expression to be found in the text.")] = None,
+    whole_sentences: Annotated[
+        bool | None, typer.Option("--whole-sentences", help="End the text at the end of a sentence.")
+    ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=ARGUMENT, a constraint of another package; see slalom ls constraints."),
+    ] = None,
     strength: Annotated[float | None, typer.Option(help="Factor on the bias weight (default 1).")] = None,
     length: Annotated[int | None, typer.Option(help="New tokens per text (default 20).")] = None,
     free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
@@ -101,6 +112,8 @@ def generate(
 
         slalom generate "Dear team," --classifier ./my-tone-model --label friendly --strength 1.2
 
+        slalom generate "The crew" --topic space --avoid moon,stars --whole-sentences
+
         slalom generate --prompts-file prompts.txt --sentiment negative --until 0.95
     """
     from slalom.frontends.specs import make_spec
@@ -108,11 +121,17 @@ def generate(
     given = {
         "prompts": _prompts(prompts or [], prompts_file) or None,
         "sentiment": sentiment,
-        "keywords": None if keywords is None else [word.strip() for word in keywords.split(",") if word.strip()],
+        "keywords": _words(keywords),
+        "topic": topic,
+        "avoid": _words(avoid),
         "mode": "all" if all_ else None,
-        "knobs": _knobs(knob or []) or None,
+        "knobs": {name.replace("-", "_"): value for name, value in _pairs("--knob", knob or []).items()} or None,
+        "constraints": _pairs("--constraint", constraint or []) or None,
         "classifier": classifier,
         "label": label,
+        "similar": similar,
+        "regex": regex,
+        "whole_sentences": whole_sentences,
         "strength": strength,
         "length": length,
         "free": free,
@@ -131,13 +150,13 @@ def generate(
 
     with _status("loading"):
         lm = load(wanted.model or DEFAULT, engine=wanted.engine)
-        constraint = wanted.constraint()
+        wish = wanted.constraint()
     settings = wanted.model_dump(include={"length", "samples", "seed", "free", "preset", "strength", "steps", "until"})
     per_call = max(1, BATCH // wanted.samples)
     for start in range(0, len(wanted.prompts), per_call):
         some = wanted.prompts[start : start + per_call]
         with _progress(f"{start + 1}-{start + len(some)} of {len(wanted.prompts)}") as callback:
-            out = lm.steer(some, constraint, knobs=wanted.knobs, callbacks=(callback,), **settings)
+            out = lm.steer(some, wish, knobs=wanted.knobs, callbacks=(callback,), **settings)
         if as_json:
             for record in out.records(compare):
                 print(json.dumps(record, ensure_ascii=False), flush=True)
@@ -158,12 +177,16 @@ def _prompts(given: list[str], file: Path | None) -> list[str]:
     return given + [line for line in text.splitlines() if line.strip()]
 
 
-def _knobs(given: list[str]) -> dict[str, str]:
+def _words(given: str | None) -> list[str] | None:
+    return None if given is None else [word.strip() for word in given.split(",") if word.strip()]
+
+
+def _pairs(option: str, given: list[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for name, equals, _ in pairs:
         if not equals:
-            raise SlalomError(f"--knob is {name!r}; it must look like name=value")
-    return {name.strip().replace("-", "_"): value.strip() for name, _, value in pairs}
+            raise SlalomError(f"{option} is {name!r}; it must look like name=value")
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _show(out: Steered, compare: bool) -> None:

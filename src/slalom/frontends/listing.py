@@ -12,6 +12,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from slalom.backbone import weights
+from slalom.errors import SlalomError
 
 Rows = list[dict[str, Any]]
 PACKAGES = ("slalom", "torch", "transformers", "tokenizers", "peft", "accelerate", "gguf")
@@ -33,10 +34,15 @@ def models() -> Rows:
 
 
 def constraints() -> Rows:
-    """The constraints by name."""
+    """The constraints by name, and those of other packages, which --constraint NAME=ARGUMENT takes."""
     from slalom.constraints import CONSTRAINTS
+    from slalom.constraints.plugins import registered
 
-    return [{"name": name, "what": _first_line(kind)} for name, kind in CONSTRAINTS.items()]
+    own = [{"name": name, "from": "slalom", "what": _first_line(kind)} for name, kind in CONSTRAINTS.items()]
+    return own + [
+        {"name": name, "from": point.dist.name if point.dist else "", "what": _of_others(point)}
+        for name, point in registered().items()
+    ]
 
 
 def samplers() -> Rows:
@@ -99,8 +105,18 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").strip().splitlines()[0]
+def _of_others(point: importlib.metadata.EntryPoint) -> str:
+    """What a package's constraint says of itself, or why it cannot."""
+    from slalom.constraints.plugins import load_kind
+
+    try:
+        return _first_line(load_kind(point))
+    except SlalomError as error:
+        return str(error)
+
+
+def _first_line(kind: Any) -> str:
+    return ((kind.__doc__ or "").strip().splitlines() or [""])[0]
 
 
 def _spelt(knobs: dict[str, Any]) -> str:

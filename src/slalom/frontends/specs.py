@@ -13,6 +13,19 @@ from slalom.errors import SlalomError
 if TYPE_CHECKING:
     from slalom.constraints.constraint import Constraint
 
+# Any one of these fields is something to steer towards, by the flag beside it.
+WISHES = {
+    "sentiment": "--sentiment",
+    "keywords": "--keywords",
+    "topic": "--topic",
+    "avoid": "--avoid",
+    "classifier": "--classifier with --label",
+    "similar": "--similar",
+    "regex": "--regex",
+    "whole_sentences": "--whole-sentences",
+    "constraints": "--constraint",
+}
+
 
 class GenerateSpec(BaseModel):
     """What to write and what it should be like."""
@@ -23,8 +36,14 @@ class GenerateSpec(BaseModel):
     sentiment: Literal["positive", "negative"] | None = Field(None, description="the sentiment the text should have")
     keywords: list[str] = Field([], description="words the continuation should contain")
     mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
+    topic: str | None = Field(None, description="a topic by name, or words of one, comma-separated")
+    avoid: list[str] = Field([], description="words the continuation must never contain")
     classifier: str | None = Field(None, description="a classifier's folder or hub name")
     label: str | None = Field(None, description="the label that classifier should give")
+    similar: str | None = Field(None, description="a text to be similar to in meaning")
+    regex: str | None = Field(None, description="a regular expression the continuation should match somewhere")
+    whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
+    constraints: dict[str, str] = Field({}, description="constraints of other packages, by name, and their arguments")
     model: str | None = Field(None, description="an embedded model, a folder or a hub name")
     engine: Literal["auto", "torch", "openvino"] = Field("auto", description="what runs the model")
     preset: str = Field("default", description="settings to start from")
@@ -41,21 +60,33 @@ class GenerateSpec(BaseModel):
     def _complete(self) -> GenerateSpec:
         if (self.classifier is None) != (self.label is None):
             raise ValueError("a classifier and its label go together: give both --classifier and --label")
-        if not (self.sentiment or self.keywords or self.classifier):
-            raise ValueError("nothing to steer towards: give --sentiment, --keywords or --classifier with --label")
+        if not any(getattr(self, wish) for wish in WISHES):
+            raise ValueError(f"nothing to steer towards: give any of {', '.join(WISHES.values())}")
         return self
 
     def constraint(self) -> Constraint:
         """The wish: the sum of all that was named."""
-        from slalom.constraints import Keywords, Sentiment, classifier
+        from slalom.constraints import Avoid, EndsWithSentence, Keywords, Regex, Sentiment, Similar, Topic, classifier
+        from slalom.constraints.plugins import registered_constraint
 
         parts: list[Constraint] = []
         if self.sentiment:
             parts.append(Sentiment(self.sentiment))
         if self.keywords:
             parts.append(Keywords(self.keywords, self.mode))
+        if self.topic:
+            parts.append(Topic(self.topic))
+        if self.avoid:
+            parts.append(Avoid(self.avoid))
         if self.classifier and self.label:
             parts.append(classifier(self.classifier, self.label))
+        if self.similar:
+            parts.append(Similar(self.similar))
+        if self.regex:
+            parts.append(Regex(self.regex))
+        if self.whole_sentences:
+            parts.append(EndsWithSentence())
+        parts += [registered_constraint(name, argument) for name, argument in self.constraints.items()]
         whole = parts[0]
         for part in parts[1:]:
             whole = whole + part

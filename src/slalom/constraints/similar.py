@@ -1,0 +1,60 @@
+"""Text to likeness: how near its sentence embedding lies to a given text's."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from slalom.constraints.encoder import EncoderConstraint, Reads
+from slalom.constraints.loading import load_encoder
+from slalom.errors import SlalomError
+from slalom.types import Draft
+
+ENCODER = "minilm-l6"
+SCALE = 8.0  # half a cosine above the least is what a classifier gives that is sure
+
+
+class Similar(EncoderConstraint):
+    """Meaning much the same as a given text: f is 8 times (cosine of the sentence embeddings - least).
+
+    `model` is an encoder whose last hidden states are averaged, with its `tokenizer`; the embedded MiniLM if left out.
+    It reads the prompt followed by the continuation, or the continuation alone.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        least: float = 0.5,
+        model: PreTrainedModel | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        reads: Reads = "text",
+    ) -> None:
+        if not text.strip():
+            raise SlalomError("the text to be similar to is empty; give at least one word")
+        if not -1 < least < 1:
+            raise SlalomError(f"least is {least:g}; it must be a cosine, above -1 and below 1")
+        if model is None:
+            model, tokenizer = load_encoder(ENCODER)
+        elif tokenizer is None:
+            raise SlalomError("an encoder given as a model object needs its tokenizer too")
+        super().__init__(model, tokenizer, reads)
+        self.least = least
+        self.name = f"similar:{text}"
+        encoded = self._tokenize([text], return_tensors="pt")
+        encoded.pop("offset_mapping")
+        with torch.no_grad():
+            self._wished = self._embed(self._placed(encoded, model.device))  # [1, d]
+
+    def satisfied(self, draft: Draft) -> torch.Tensor:
+        """Whether the cosine is at least what was asked for."""
+        return self.score(draft) >= 0
+
+    def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
+        own = self._embed(encoded)
+        return SCALE * ((own * self._wished.to(own)).sum(-1).float() - self.least)
+
+    def _embed(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Sentence embeddings of length 1: [B, d]."""
+        mask = encoded["attention_mask"][..., None]
+        hidden = self.model(**encoded).last_hidden_state  # [B, m, d]
+        return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)

@@ -1,0 +1,106 @@
+"""Words to avoid: in no draft, however they are spelt."""
+
+from __future__ import annotations
+
+import pytest
+
+from slalom.constraints import Avoid, EndsWithSentence, Keywords
+from slalom.constraints.classifier import Classifier
+from slalom.decoding.dab import DAB
+from slalom.decoding.presets import PRESETS
+from slalom.decoding.run import Report, decode
+from slalom.decoding.steer import SteerableModel
+from slalom.errors import SlalomError
+from tests.helpers import draft_of, problem_of, unsteered
+
+PROMPTS = ["the food", "we liked", "a lovely day by the river"]
+
+
+@pytest.mark.parametrize(
+    ("words", "prompt", "text"),
+    [
+        (["soup"], "we ate", " soup"),
+        (["soup"], "we ate", ' "SOUP", they said'),
+        (["Soup"], "we ate", " _soup_ and"),
+        (["soup"], "we ate", " soup's good"),
+        (["river bank"], "by the", " River  bank"),
+        (["kitten"], "a kit", "ten"),
+        (["new", "new york"], "a new", " york"),
+        (["STRASSE"], "die", " Straße"),
+        (["caf\u00e9"], "a", " cafe\u0301"),
+        (["!"], "we", " ate!"),
+    ],
+)
+def test_a_word_is_found_in_any_case_and_spelling(words: list[str], prompt: str, text: str) -> None:
+    assert Avoid(words).found(prompt, text)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"), [("we ate", " soups"), ("we ate soup", " again"), ("the", " pea-souper"), ("we", "")]
+)
+def test_a_part_of_a_longer_word_or_the_prompts_own_word_is_not(prompt: str, text: str) -> None:
+    assert not Avoid(["soup"]).found(prompt, text)
+
+
+def test_the_score_is_0_without_the_words_and_minus_4_with_one(llama: SteerableModel) -> None:
+    draft = draft_of(llama, [("we ate the", " soup"), ("we ate the", " food")])
+    assert Avoid(["soup"]).score(draft).tolist() == [-4.0, 0.0]
+    assert Avoid(["soup"]).satisfied(draft).tolist() == [False, True]
+
+
+def written_words(lm: SteerableModel, prompts: list[str], length: int) -> list[str]:
+    """Words of the LM's own greedy text, which would come again if nothing forbade them."""
+    texts = unsteered(lm, prompts, length).draft.texts
+    return list(dict.fromkeys(word for text in texts for word in text.split() if word.isalnum()))
+
+
+@pytest.mark.parametrize("sampler", [DAB(), PRESETS["paper"].sampler], ids=["default", "paper"])
+def test_no_draft_ever_holds_a_word_to_avoid(lm: SteerableModel, good: Classifier, sampler: DAB) -> None:
+    words = [*written_words(lm, PROMPTS, 8), "the", "was", "soup"]
+    avoid = Avoid(words)
+    texts: list[tuple[str, str]] = []
+
+    def note(report: Report) -> None:
+        draft = report.seen.draft
+        texts.extend((prompt.text, text) for prompt, text in zip(draft.prompts, draft.texts, strict=True))
+
+    decode(problem_of(lm, PROMPTS, good + avoid), sampler, [0, 1, 2], steps=12, callbacks=(note,))
+    assert len(texts) == 36
+    assert len(set(texts)) > 6
+    assert not [text for text in texts if avoid.found(*text)]
+
+
+def test_a_word_of_several_tokens_cannot_be_pieced_together(llama: SteerableModel) -> None:
+    """Everything is pushed towards spelling the word out, and the text still does not."""
+    wish, knobs = Keywords(["gum"]), {"weight": 30, "fluency": 0}
+    assert all(len(spelling.tokens) > 1 for spelling in wish.spellings(llama.vocabulary))
+    reached = llama.steer(PROMPTS, wish, length=8, steps=30, knobs=knobs)
+    assert any(row.satisfied for row in reached.rows)
+    out = llama.steer(PROMPTS, wish + Avoid(["GUM"]), length=8, steps=30, knobs=knobs)
+    assert [row.constraints[1].satisfied for row in out.rows] == [True] * 3
+    assert not any(row.constraints[0].satisfied for row in out.rows)
+
+
+def test_words_to_avoid_are_no_candidates(llama: SteerableModel) -> None:
+    problem = problem_of(llama, PROMPTS, Avoid(["the"]) + Keywords(["the", "soup"]))
+    state = DAB(top_k=20).init(problem, None)  # type: ignore[arg-type]
+    proposed = {llama.vocabulary.texts[token] for token in state.origin.candidates.flatten().tolist()}
+    assert not {" the", "the", "The", " The"} & proposed
+    assert any("soup".startswith(text.strip()) for text in proposed if text.strip())
+
+
+def test_with_nothing_to_avoid_nothing_is_checked(llama: SteerableModel, good: Classifier) -> None:
+    assert (good + EndsWithSentence()).forbids(llama.vocabulary) is None
+    assert (good + Avoid(["soup"])).forbids(llama.vocabulary) is not None
+
+
+def test_several_lists_are_avoided_together(llama: SteerableModel) -> None:
+    both = (Avoid(["soup"]) + Avoid(["rain"])).forbids(llama.vocabulary)
+    prompt = llama.encode("the", 8)
+    assert both
+    assert [both.written(prompt, llama.vocabulary.pieces(text)) for text in (" soup", " rain", " food")] == [1, 1, 0]
+
+
+def test_nothing_to_avoid_is_refused() -> None:
+    with pytest.raises(SlalomError, match="no words to avoid given"):
+        Avoid([" "])
