@@ -83,6 +83,10 @@ class Constraint(ABC):
         """The probability that goes with a score, for constraints that have one: [B]."""
         return None
 
+    def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
+        """Wanted tokens that only begin a word, each with all of the word's tokens: they are pushed together."""
+        return {}
+
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Tokens that are always worth proposing, however unlikely the LM finds them."""
         return []
@@ -144,6 +148,10 @@ class WeightedSum(Constraint):
     def outlook(self, draft: Draft) -> torch.Tensor:
         """The weighted sum of what the parts see in it."""
         return torch.stack([weight * part.outlook(draft) for weight, part in self._terms]).sum(0)
+
+    def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
+        """All parts' phrases."""
+        return {first: whole for _, part in self._terms for first, whole in part.phrases(vocabulary).items()}
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Everything a part wants."""

@@ -75,8 +75,13 @@ class Keywords(Constraint):
         return torch.tensor([enough(row) for row in self._found(draft)], device=draft.tokens.device)
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
-        """The keywords' own tokens."""
-        return list(dict.fromkeys(token for spelling in self.spellings(vocabulary) for token in spelling.tokens))
+        """The first tokens of the keywords."""
+        return list(dict.fromkeys(spelling.tokens[0] for spelling in self.spellings(vocabulary)))
+
+    def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
+        """The keywords of several tokens; of two that begin alike, the one named first."""
+        long = [spelling.tokens for spelling in reversed(self.spellings(vocabulary)) if len(spelling.tokens) > 1]
+        return {tokens[0]: tokens for tokens in long}
 
     def spellings(self, vocabulary: Vocabulary) -> list[Spelling]:
         """Every way the LM may write each word: after a space or not, as given or capitalised."""

@@ -68,6 +68,10 @@ class Topic(Constraint):
         """Whether a word of the topic, or a token near enough, stands in the continuation."""
         return self.keywords.satisfied(draft) | (self._at(draft) == 1).any(-1)
 
+    def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
+        """Its words of several tokens."""
+        return self.keywords.phrases(vocabulary)
+
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """The words' own tokens, and all that are near enough."""
         near = (self.nearness(vocabulary) == 1) & ~vocabulary.never_candidates

@@ -136,15 +136,16 @@ class DAB:
 
     def _look(self, problem: Problem, origin: Rollout, moves: Moves, rng: Rng) -> torch.Tensor:
         """Of several single moves one, by f of the text up to and with the new token: what follows is written anew."""
+        phrases = problem.constraint.phrases(problem.lm.vocabulary)
         tokens = moves.of(origin.candidates)
-        scores = problem.constraint.outlook(_put_in(problem.lm, origin.draft, moves.positions, tokens))
+        scores = problem.constraint.outlook(_beginnings(problem.lm, origin.draft, moves.positions, tokens, phrases))
         scores = scores.view_as(tokens).masked_fill(~moves.real, 0.0)
         spread = (scores - scores.mean(-1, keepdim=True)) / scores.std(-1, keepdim=True).clamp(min=1e-9)
         log_weights = spread / self.tau + self.lm_weight * moves.of(origin.log_probs)
         counters = tokens * origin.draft.tokens.shape[1] + moves.positions
         noisy = (log_weights + rng.gumbel(counters)).masked_fill(~moves.real, -torch.inf)
         chosen = moves.one(noisy.argmax(-1))
-        moved = origin.draft.tokens.scatter(1, chosen.positions, chosen.of(origin.candidates))
+        moved, _ = _put_in(origin.draft.tokens, chosen.positions, chosen.of(origin.candidates), phrases)
         return torch.where(chosen.real, moved, origin.draft.tokens)
 
     def _decode(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Rollout:
@@ -174,13 +175,32 @@ class DAB:
         return named if forbidden is None else [token for token in named if not forbidden.tokens[token]]
 
 
-def _put_in(lm: LanguageModel, draft: Draft, positions: torch.Tensor, tokens: torch.Tensor) -> Draft:
-    """The draft's beginnings, each up to a position [B, m] that holds a new token [B, m]: B · m rows."""
+Phrases = dict[int, tuple[int, ...]]
+
+
+def _put_in(
+    rows: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor, phrases: Phrases
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row [B, n] with each of its moves [B, m] made, whole phrases where a token begins one.
+
+    Gives the B · m rows and where each change ends.
+    """
+    changed = rows.repeat_interleave(tokens.shape[1], 0)
+    ends = positions.flatten() + 1
+    for row, (position, token) in enumerate(zip(positions.flatten().tolist(), tokens.flatten().tolist(), strict=True)):
+        pieces = phrases.get(token, (token,))[: rows.shape[1] - position]
+        changed[row, position : position + len(pieces)] = torch.tensor(pieces, device=rows.device)
+        ends[row] = position + len(pieces)
+    return changed, ends
+
+
+def _beginnings(
+    lm: LanguageModel, draft: Draft, positions: torch.Tensor, tokens: torch.Tensor, phrases: Phrases
+) -> Draft:
+    """The draft up to each of its moves, that made: B · m rows."""
     owners = [prompt for prompt in draft.prompts for _ in range(tokens.shape[1])]
-    rows = draft.tokens.repeat_interleave(tokens.shape[1], 0).scatter(
-        1, positions.reshape(-1, 1), tokens.reshape(-1, 1)
-    )
-    return lm.draft(owners, rows, positions.flatten() + 1, torch.zeros_like(rows, dtype=torch.float))
+    rows, ends = _put_in(draft.tokens, positions, tokens, phrases)
+    return lm.draft(owners, rows, ends, torch.zeros_like(rows, dtype=torch.float))
 
 
 def first_true(marks: torch.Tensor) -> torch.Tensor:
