@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Similar,
         TableClassifier,
         Topic,
+        Toxicity,
     )
     from slalom.decoding import DAB
     from slalom.decoding.steer import SteerableModel, Steered, custom_generate, load
@@ -43,6 +44,7 @@ _HOMES = {
     "Steered": "slalom.decoding.steer",
     "TableClassifier": "slalom.constraints",
     "Topic": "slalom.constraints",
+    "Toxicity": "slalom.constraints",
     "custom_generate": "slalom.decoding.steer",
     "load": "slalom.decoding.steer",
 }
@@ -64,6 +66,7 @@ __all__ = [
     "Steered",
     "TableClassifier",
     "Topic",
+    "Toxicity",
     "custom_generate",
     "load",
 ]

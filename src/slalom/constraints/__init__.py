@@ -13,9 +13,11 @@ from slalom.constraints.sentiment import Sentiment
 from slalom.constraints.similar import Similar
 from slalom.constraints.table_classifier import TableClassifier
 from slalom.constraints.topic import Topic
+from slalom.constraints.toxicity import Toxicity
 
 CONSTRAINTS: dict[str, type[Constraint]] = {
     "sentiment": Sentiment,
+    "toxicity": Toxicity,
     "keywords": Keywords,
     "classifier": Classifier,
     "table-classifier": TableClassifier,
@@ -51,5 +53,6 @@ __all__ = [
     "Similar",
     "TableClassifier",
     "Topic",
+    "Toxicity",
     "classifier",
 ]

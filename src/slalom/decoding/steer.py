@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -109,13 +109,15 @@ class SteerableModel(LanguageModel):
         strength: float = 1.0,
         steps: int | None = None,
         until: float | None = None,
+        select: str | None = None,
         knobs: dict[str, Any] | None = None,
         callbacks: tuple[Callback, ...] = (),
     ) -> Steered:
         """Continue each prompt `samples` times so that the text fulfils the constraint.
 
         `free` lets a text end where the LM ends it; `strength` multiplies the bias weight; `until` stops a text once it
-        is satisfied to that degree; `knobs` sets fields of the sampler. What is not given, the preset decides.
+        is satisfied to that degree; `select` takes the best draft by `score` or `joint`ly with fluency; `knobs` sets
+        fields of the sampler. What is not given, the preset decides.
         """
         _at_least("length", length, 1)
         _at_least("samples", samples, 1)
@@ -124,6 +126,10 @@ class SteerableModel(LanguageModel):
         if not listed:
             raise SlalomError("no prompt given; give at least one")
         settings = preset_for(preset, constraint, self.name, strength, steps, until, knobs or {})
+        if select is not None:
+            if select not in CHOICES:
+                raise SlalomError(f"unknown choice {select!r}; choose from {', '.join(CHOICES)}")
+            settings = replace(settings, choice=select)
         encoded = [self.encode(prompt, length) for prompt in listed]
         rows = [Row(prompt, seed + sample) for prompt in encoded for sample in range(samples)]
         finished, seconds = steer_rows(self, rows, constraint, Limits(length, free), settings, callbacks)

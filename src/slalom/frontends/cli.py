@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slalom.decoding.steer import Steered, Text
 
 P = ParamSpec("P")
+SETTINGS = {"length", "samples", "seed", "free", "preset", "strength", "steps", "until", "select"}
 
 app = typer.Typer(
     help="Steer a language model while it decodes: name what the text must be like, get fluent text that is.",
@@ -72,6 +73,7 @@ def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="One or more texts to continue.")] = None,
     prompts_file: Annotated[Path | None, typer.Option(help="One prompt a line; - for standard input.")] = None,
     sentiment: Annotated[str | None, typer.Option(help="positive or negative")] = None,
+    detoxify: Annotated[bool | None, typer.Option("--detoxify", help="Keep the continuation from being toxic.")] = None,
     keywords: Annotated[str | None, typer.Option(help="Words the text should contain, comma-separated.")] = None,
     all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
     topic: Annotated[str | None, typer.Option(help="A topic (computer, legal, space, …), or words of one.")] = None,
@@ -92,6 +94,9 @@ def generate(
     free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
     steps: Annotated[int | None, typer.Option(help="Drafts per text at the most.")] = None,
     until: Annotated[float | None, typer.Option(help="Stop once satisfied to this degree, 0.99 say.")] = None,
+    select: Annotated[
+        str | None, typer.Option(help="The best draft by score, or joint: by score and fluency together.")
+    ] = None,
     samples: Annotated[int | None, typer.Option(help="Texts per prompt (default 1).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first sample (default 0).")] = None,
     model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
@@ -121,6 +126,7 @@ def generate(
     given = {
         "prompts": _prompts(prompts or [], prompts_file) or None,
         "sentiment": sentiment,
+        "detoxify": detoxify,
         "keywords": _words(keywords),
         "topic": topic,
         "avoid": _words(avoid),
@@ -137,6 +143,7 @@ def generate(
         "free": free,
         "steps": steps,
         "until": until,
+        "select": select,
         "samples": samples,
         "seed": seed,
         "model": model,
@@ -151,7 +158,7 @@ def generate(
     with _status("loading"):
         lm = load(wanted.model or DEFAULT, engine=wanted.engine)
         wish = wanted.constraint()
-    settings = wanted.model_dump(include={"length", "samples", "seed", "free", "preset", "strength", "steps", "until"})
+    settings = wanted.model_dump(include=SETTINGS)
     per_call = max(1, BATCH // wanted.samples)
     for start in range(0, len(wanted.prompts), per_call):
         some = wanted.prompts[start : start + per_call]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WISHES = {
     "sentiment": "--sentiment",
     "keywords": "--keywords",
+    "detoxify": "--detoxify",
     "topic": "--topic",
     "avoid": "--avoid",
     "classifier": "--classifier with --label",
@@ -34,6 +35,7 @@ class GenerateSpec(BaseModel):
 
     prompts: list[str] = Field(min_length=1, description="the texts to continue")
     sentiment: Literal["positive", "negative"] | None = Field(None, description="the sentiment the text should have")
+    detoxify: bool = Field(False, description="keep the continuation from being toxic, whatever the prompt is")
     keywords: list[str] = Field([], description="words the continuation should contain")
     mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
     topic: str | None = Field(None, description="a topic by name, or words of one, comma-separated")
@@ -52,6 +54,7 @@ class GenerateSpec(BaseModel):
     length: int = Field(20, ge=1, description="new tokens per text")
     free: bool = Field(False, description="let a text end before that where the model ends it")
     until: float | None = Field(None, gt=0, le=1, description="stop once satisfied to this degree")
+    select: Literal["score", "joint"] | None = Field(None, description="best draft by f, or by f and fluency together")
     samples: int = Field(1, ge=1, description="texts per prompt")
     seed: int = Field(0, ge=0, description="seed of a prompt's first sample; the next has the next seed")
     knobs: dict[str, Any] = Field({}, description="single knobs of the sampler")
@@ -66,12 +69,24 @@ class GenerateSpec(BaseModel):
 
     def constraint(self) -> Constraint:
         """The wish: the sum of all that was named."""
-        from slalom.constraints import Avoid, EndsWithSentence, Keywords, Regex, Sentiment, Similar, Topic, classifier
+        from slalom.constraints import (
+            Avoid,
+            EndsWithSentence,
+            Keywords,
+            Regex,
+            Sentiment,
+            Similar,
+            Topic,
+            Toxicity,
+            classifier,
+        )
         from slalom.constraints.plugins import registered_constraint
 
         parts: list[Constraint] = []
         if self.sentiment:
             parts.append(Sentiment(self.sentiment))
+        if self.detoxify:
+            parts.append(Toxicity("low"))
         if self.keywords:
             parts.append(Keywords(self.keywords, self.mode))
         if self.topic:

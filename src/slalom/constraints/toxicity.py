@@ -1,0 +1,17 @@
+"""Low or high toxicity: the shipped classifier as a constraint on the continuation, whatever the prompt is like."""
+
+from __future__ import annotations
+
+from slalom.constraints.classifier import Classifier
+from slalom.errors import SlalomError
+
+LABELS = {"low": "clean", "high": "toxic"}
+
+
+class Toxicity(Classifier):
+    """Low (or high) toxicity of the continuation, by our MiniLM adapter trained on Jigsaw comments and sentences."""
+
+    def __init__(self, level: str = "low") -> None:
+        if level not in LABELS:
+            raise SlalomError(f"unknown level of toxicity {level!r}; choose from {', '.join(LABELS)}")
+        super().__init__("toxicity", LABELS[level], name=f"toxicity:{level}", reads="continuation")
