@@ -335,7 +335,13 @@ def bench(
     settings = Settings(model, chosen, sizes, 1 if quick else repeats, scaling=not quick)
     console = Console(stderr=True, highlight=False)
     with console.status("loading") as status:
-        found = measure(settings, say=lambda now: status.update(f"measuring: {now}"))
+
+        def say(now: str) -> None:
+            status.update(f"measuring: {now}")
+            if not console.is_terminal:
+                console.print(f"measuring: {now}")
+
+        found = measure(settings, say)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
