@@ -21,9 +21,10 @@ def candidate_table(
     owner = torch.tensor([token for token, own in enumerate(pieces) for _ in own], device=embeddings.device)
     piece = torch.tensor([one for own in pieces for one in own], device=embeddings.device)
     table = torch.zeros(len(pieces), embeddings.shape[1], device=embeddings.device)
-    table.index_add_(0, owner, embeddings[piece].float())
+    for some, whose in zip(piece.split(8192), owner.split(8192), strict=True):
+        table.index_add_(0, whose, embeddings[some].float())
     counts = torch.bincount(owner, minlength=len(pieces)).clamp(min=1)
-    return table / counts[:, None]
+    return table.div_(counts[:, None])
 
 
 def pieces_of(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:

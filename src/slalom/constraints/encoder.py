@@ -83,6 +83,10 @@ class EncoderConstraint(Constraint):
         with replaced_embeddings(self.model, mixed):
             return self._f(encoded)
 
+    def check(self, vocabulary: Vocabulary, length: int) -> None:
+        """Refuses nothing, but builds the table now, while little else is in memory."""
+        self._table(vocabulary)
+
     def _table(self, vocabulary: Vocabulary) -> torch.Tensor:
         """Every LM token as an embedding of the encoder, built once per LM: [V, d]."""
         if vocabulary not in self._tables:

@@ -32,18 +32,22 @@ def geometry(vocabulary: Vocabulary) -> Geometry:
 
 @torch.inference_mode()
 def _measure(embeddings: torch.Tensor) -> Geometry:
-    """Squared norms, and the norms of all V distance vectors in closed form through the d x d Gram matrix."""
-    table = embeddings.double()
-    squares = table.square().sum(-1)
-    gram = table.T @ table
-    norms = (
-        len(table) * squares**2
-        + squares.square().sum()
-        + 4 * ((table @ gram) * table).sum(-1)
-        + 2 * squares * squares.sum()
-        - 4 * squares * (table @ table.sum(0))
-        - 4 * (table @ (squares @ table))
-    )
+    """Squared norms, and the norms of all V distance vectors in closed form through the d x d Gram matrix.
+
+    In double precision, a part of the table at a time: a whole table in double would be the largest thing in memory.
+    """
+    parts = embeddings.split(4096)
+    squares = torch.cat([part.double().square().sum(-1) for part in parts])
+    gram = torch.stack([part.double().T @ part.double() for part in parts]).sum(0)
+    total = torch.stack([part.double().sum(0) for part in parts]).sum(0)
+    weighted = torch.stack([own @ part.double() for own, part in zip(squares.split(4096), parts, strict=True)]).sum(0)
+    products = [
+        4 * ((part.double() @ gram) * part.double()).sum(-1)
+        - 4 * own * (part.double() @ total)
+        - 4 * (part.double() @ weighted)
+        for own, part in zip(squares.split(4096), parts, strict=True)
+    ]
+    norms = len(squares) * squares**2 + squares.square().sum() + 2 * squares * squares.sum() + torch.cat(products)
     return Geometry(embeddings.float(), squares.float(), norms.clamp(min=0).sqrt().float())
 
 

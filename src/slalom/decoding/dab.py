@@ -75,6 +75,7 @@ class DAB:
 
     def init(self, problem: Problem, rng: Rng) -> DABState:
         """The LM's own greedy draft, decoded once per prompt."""
+        geometry(problem.lm.vocabulary)  # made now, while little else is in memory
         prompts, rows = problem.rows.unique(return_inverse=True)
         first = self._rollout(problem._replace(rows=prompts)).select(rows)
         nothing = torch.zeros_like(first.log_probs)

@@ -138,6 +138,7 @@ class _Stepper:
         length: int = LENGTH,
         sampler: DAB = PRESETS["default"].sampler,
     ) -> None:
+        wish.check(lm.vocabulary, length)
         prompts = lm.read([lm.encode(PROMPT, length)])
         rows = torch.zeros(batch, dtype=torch.long, device=lm.device)
         self.problem = Problem(lm, prompts, rows, Limits(length), wish, Judge(wish))
