@@ -101,7 +101,7 @@ def test_the_relaxed_score_is_differentiable_in_the_mixtures(llama: SteerableMod
     score = constraint.relaxed_score(relaxed._replace(mixtures=mixtures))
     (gradient,) = torch.autograd.grad(score.sum(), mixtures)
     noise = torch.randn(mixtures.shape, generator=torch.Generator().manual_seed(3)) / 400
-    direction, step = gradient / gradient.norm().clamp(min=1e-9) + noise, 0.01
+    direction, step = gradient / gradient.norm().clamp(min=1e-9) + noise, 0.002
     ahead, behind = (
         constraint.relaxed_score(relaxed._replace(mixtures=mixtures.detach() + way * direction)).sum()
         for way in (step, -step)
