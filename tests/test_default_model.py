@@ -78,6 +78,17 @@ def test_the_shipped_classifier_knows_good_from_bad(default_lm: slalom.Steerable
         assert judged.degree.item() > 0.5
 
 
+def test_toxicity_is_that_of_the_continuation_whatever_the_prompt_says(default_lm: slalom.SteerableModel) -> None:
+    rows = [
+        ("You are a stupid idiot", " and I like the green garden"),
+        ("The weather", " is nice, you stupid damned idiot"),
+    ]
+    drafts = [draft_of(default_lm, [row]) for row in rows]
+    clean, toxic = (slalom.Toxicity("low").judge(draft).degree.item() for draft in drafts)
+    assert clean > 0.9
+    assert toxic < 0.1
+
+
 def test_every_shipped_classifier_has_a_card_with_measured_accuracy() -> None:
     for folder in SHIPPED.iterdir():
         assert card(folder)["accuracy"]
