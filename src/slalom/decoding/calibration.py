@@ -21,7 +21,8 @@ from slalom.decoding.run import decode, jointly
 from slalom.decoding.sampler import Judge, Problem
 from slalom.errors import SlalomError
 
-RECORDED: dict[str, float] = {}  # measured by us, for the models we name
+# Measured by us, for the models we name. On SmolLM2 control and fluency are flat from 1.5 to 6; 4 lands keywords as well.
+RECORDED: dict[str, float] = {"smollm2-135m-instruct": 4.0}
 
 GRID = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 PROMPTS = ("The book", "The weather", "My neighbour", "The new restaurant", "Last summer", "The train", "This phone")
