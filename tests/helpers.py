@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from slalom.backbone.model import LanguageModel
-from slalom.backbone.rollout import Limits, Rollout, rollout
+from slalom.backbone.rollout import Bias, Limits, Rollout, rollout
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.sampler import Judge, Problem
 from slalom.types import Draft, Relaxed
@@ -31,6 +31,18 @@ def problem_of(lm: LanguageModel, prompts: list[str], constraint: Constraint, le
     read = lm.read([lm.encode(prompt, length) for prompt in prompts])
     limits = Limits(length, forbidden=constraint.forbids(lm.vocabulary))
     return Problem(lm, read, torch.arange(len(prompts)), limits, constraint, Judge(constraint))
+
+
+def push_at(places: torch.Tensor, token: int) -> Bias:
+    """A bias that makes row i write a token at `places[i]`, and nothing else."""
+
+    def push(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pushed = (places[rows] == i).nonzero()[:, 0]
+        vectors = torch.zeros(len(pushed), logits.shape[1])
+        vectors[:, token] = 1e4
+        return pushed, vectors
+
+    return push
 
 
 def one_hots(draft: Draft) -> Relaxed:

@@ -14,6 +14,7 @@ from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits, Resumed, rollout
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
+from tests.helpers import push_at
 
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 ROWS = torch.tensor([0, 1, 2, 1])
@@ -45,13 +46,7 @@ def test_a_rollout_resumed_at_any_position_equals_one_from_the_start(pair: tuple
     _, lm = pair
     read = lm.read([lm.encode(prompt, 6) for prompt in PROMPTS])
     places = torch.tensor([3, 1, 5, 2])
-
-    def push(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        pushed = (places[rows] == i).nonzero()[:, 0]
-        vectors = torch.zeros(len(pushed), logits.shape[1])
-        vectors[:, 300] = 1e4
-        return pushed, vectors
-
+    push = push_at(places, 300)
     first = rollout(lm, read, ROWS, Limits(6), top_k=3)
     whole = rollout(lm, read, ROWS, Limits(6), push, top_k=3)
     resumed = rollout(lm, read, ROWS, Limits(6), push, top_k=3, resumed=Resumed(first, places))

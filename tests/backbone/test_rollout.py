@@ -9,7 +9,7 @@ from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
-from tests.helpers import unsteered
+from tests.helpers import push_at, unsteered
 
 PROMPTS = ["the food", "a lovely day by the river", "we", "The chicken didn't cross the road"]
 
@@ -69,13 +69,7 @@ def test_in_free_length_eos_ends_a_row_and_the_others_go_on(llama: SteerableMode
 def test_a_rollout_resumed_at_any_position_equals_one_from_the_start(lm: SteerableModel) -> None:
     read = lm.read([lm.encode(prompt, 6) for prompt in PROMPTS])
     places = torch.tensor([3, 0, 5, 2])
-
-    def push(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        pushed = (places[rows] == i).nonzero()[:, 0]
-        vectors = torch.zeros(len(pushed), logits.shape[1])
-        vectors[:, 300] = 1e4
-        return pushed, vectors
-
+    push = push_at(places, 300)
     rows = torch.arange(4)
     first = rollout(lm, read, rows, Limits(6), top_k=3)
     whole = rollout(lm, read, rows, Limits(6), push, top_k=3)

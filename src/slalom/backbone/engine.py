@@ -25,6 +25,8 @@ class Memory(NamedTuple):
         """This memory's rows where `take` says so, bool [B], the other's elsewhere."""
         if take.all():
             return self
+        if not take.any():
+            return other
         merged = [tensor.clone() for tensor in other.tensors]
         for tensor, own in zip(merged, self.tensors, strict=True):
             tensor[take] = own[take]

@@ -224,20 +224,18 @@ def _make_stateful(graph: ov.Model, count: int) -> None:
     order = ops.parameter([-1], ov.Type.i32, name="beam_idx")
     order.output(0).get_tensor().set_names({"beam_idx"})
     graph.add_parameters([order])
-    shapes = {}
+    heads, width = (int(graph.input("past.0").get_partial_shape()[i].get_length()) for i in (1, 3))
     for past in pairs:
         port = graph.input(past)
         readers = port.get_target_inputs()
         gathered = ops.gather(port, order, ops.constant(0))
         for reader in readers:
             reader.replace_source_output(gathered.output(0))
-        shapes[past] = [int(port.get_partial_shape()[i].get_length()) for i in (1, 3)]
     graph.validate_nodes_and_infer_types()
     manager = Manager()
     manager.register_pass(MakeStateful(pairs))
     manager.run_passes(graph)
     batch = ops.gather(ops.shape_of(graph.input("input_ids"), output_type="i64"), ops.constant([0]), ops.constant(0))
-    heads, width = shapes["past.0"]
     rest = ops.constant(np.array([heads, 0, width], dtype=np.int64))
     empty = ops.broadcast(ops.constant(np.float32(0)), ops.concat([batch, rest], 0))
     for node in graph.get_ops():
@@ -289,10 +287,12 @@ def _silent_nncf() -> Iterator[None]:
     logger = logging.getLogger("nncf")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    with warnings.catch_warnings(), open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        warnings.simplefilter("ignore")
-        yield
-    logger.setLevel(level)
+    try:
+        with warnings.catch_warnings(), open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _probe() -> Tokens:

@@ -186,12 +186,15 @@ def _put_in(
 
     Gives the B · m rows and where each change ends.
     """
-    changed = rows.repeat_interleave(tokens.shape[1], 0)
-    ends = positions.flatten() + 1
-    for row, (position, token) in enumerate(zip(positions.flatten().tolist(), tokens.flatten().tolist(), strict=True)):
-        pieces = phrases.get(token, (token,))[: rows.shape[1] - position]
-        changed[row, position : position + len(pieces)] = torch.tensor(pieces, device=rows.device)
-        ends[row] = position + len(pieces)
+    places = positions.flatten()
+    changed = rows.repeat_interleave(tokens.shape[1], 0).scatter(1, places[:, None], tokens.reshape(-1, 1))
+    ends = places + 1
+    for row, token in enumerate(tokens.flatten().tolist()):
+        if token in phrases:
+            start = int(places[row])
+            pieces = phrases[token][: rows.shape[1] - start]
+            ends[row] = start + len(pieces)
+            changed[row, start : start + len(pieces)] = torch.tensor(pieces, device=rows.device)
     return changed, ends
 
 
