@@ -7,7 +7,7 @@ import pytest
 from slalom.constraints import Avoid, EndsWithSentence, Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.dab import DAB
-from slalom.decoding.presets import PRESETS
+from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.run import Report, decode
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
@@ -54,7 +54,7 @@ def written_words(lm: SteerableModel, prompts: list[str], length: int) -> list[s
     return list(dict.fromkeys(word for text in texts for word in text.split() if word.isalnum()))
 
 
-@pytest.mark.parametrize("sampler", [DAB(), PRESETS["paper"].sampler], ids=["default", "paper"])
+@pytest.mark.parametrize("sampler", [DAB(), PUBLISHED], ids=["default", "paper"])
 def test_no_draft_ever_holds_a_word_to_avoid(lm: SteerableModel, good: Classifier, sampler: DAB) -> None:
     words = [*written_words(lm, PROMPTS, 8), "the", "was", "soup"]
     avoid = Avoid(words)

@@ -9,7 +9,7 @@ import torch
 
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.dab import DAB
-from slalom.decoding.presets import PRESETS
+from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.randomness import Rng
 from slalom.decoding.run import Report, decode
 from slalom.decoding.steer import SteerableModel
@@ -18,7 +18,7 @@ from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of, unsteered
 from tests.textbook import textbook_dab
 
-PAPER = replace(PRESETS["paper"].sampler, norm="centred", top_k=20)
+PAPER = replace(PUBLISHED, norm="centred", top_k=20)
 OURS = DAB(top_k=20)
 
 

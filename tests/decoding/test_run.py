@@ -8,7 +8,8 @@ import torch
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Judgement, Part
 from slalom.decoding.dab import DAB
-from slalom.decoding.run import Report, Seen, Stop, by_score, decode, jointly
+from slalom.decoding.run import Report, Seen, by_score, decode, jointly
+from slalom.decoding.sampler import Stop
 from slalom.decoding.steer import SteerableModel
 from tests.helpers import draft_of, problem_of
 

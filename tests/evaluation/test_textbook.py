@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from slalom.decoding.presets import PRESETS
+from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.randomness import Rng
 from slalom.decoding.steer import SteerableModel
 from slalom.evaluation.textbook import Textbook
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of
 
-PAPER = replace(PRESETS["paper"].sampler, top_k=20)
+PAPER = replace(PUBLISHED, top_k=20)
 
 
 @pytest.mark.parametrize("norm", ["centred", "log-probabilities"])

@@ -18,6 +18,9 @@ REPETITION_PENALTY = 1.2
 # A position, the rows at it [a] and their logits [a, V] → which of those rows are biased [b], and what to add [b, V].
 Bias = Callable[[int, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
+# A position, some rows at it [a] and their scores [a, V] → scores whose best token is the one drawn, [a, V].
+Draw = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
+
 
 class Prompts(NamedTuple):
     """Different prompts the engine has read, ready to be continued many times."""
@@ -80,8 +83,9 @@ def rollout(
     top_k: int = 0,
     extra: list[int] | None = None,
     resumed: Resumed | None = None,
+    draw: Draw | None = None,
 ) -> Rollout:
-    """Continue prompt `rows[i]` in row i, greedily, adding `bias` to the logits of each position."""
+    """Continue prompt `rows[i]` in row i, greedily or as `draw` says, adding `bias` to the logits of each position."""
     n, vocabulary = limits.length, lm.vocabulary
     banned = vocabulary.banned_free if limits.free else vocabulary.banned_fixed
     never = vocabulary.never_candidates
@@ -100,7 +104,9 @@ def rollout(
     owners = [prompts.prompts[row] for row in rows.tolist()]
 
     def choose(scores: torch.Tensor, which: torch.Tensor, i: int) -> torch.Tensor:
-        """The best token of some rows at position i."""
+        """The best token of some rows at position i, or the one drawn."""
+        if draw is not None:
+            scores = draw(i, order[which], scores)
         if limits.forbidden is None:
             return scores.argmax(-1)
         heads = [owners[row] for row in order[which].tolist()]

@@ -1,7 +1,8 @@
 """3: effects → bias tokens → next draft."""
 
 from slalom.decoding.dab import DAB
+from slalom.decoding.sampler import Sampler
 
-SAMPLERS = {"dab": DAB}
+SAMPLERS: dict[str, type[Sampler]] = {"dab": DAB}
 
 __all__ = ["DAB", "SAMPLERS"]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Bias, Resumed, Rollout, rollout
+from slalom.constraints.constraint import Constraint
+from slalom.constraints.keywords import Keywords
 from slalom.decoding.bias import HOLDS, NORMS, SCHEDULES, bias_vector, geometry
 from slalom.decoding.knobs import knob
 from slalom.decoding.proposal import SCORES, Moves, propose, shortlist
 from slalom.decoding.randomness import Rng
-from slalom.decoding.sampler import ENOUGH, Problem, worth
+from slalom.decoding.sampler import ENOUGH, Preset, Problem, Stop, worth
 from slalom.types import Draft
 
 LOOK = 1  # names the random numbers of the second choice
@@ -44,9 +46,11 @@ class DABState(NamedTuple):
 
 @dataclass(frozen=True)
 class DAB:
-    """Discrete Auto-regressive Biasing (Pynadath and Zhang, ICLR 2025): a rollout and a gradient of f a step."""
+    """Discrete Auto-regressive Biasing: bias tokens from f's gradient, and greedy decoding pulled towards them."""
 
     name: ClassVar[str] = "dab"
+    paper: ClassVar[str] = "Pynadath and Zhang, ICLR 2025"
+    cost: ClassVar[str] = "a rollout without gradients, a gradient of f at its inputs, 16 looks by f"
 
     weight: float = knob(4.0, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
     growth: float = knob(1.02, "factor on the weight from step to step: a wish not yet met is pressed harder", least=0)
@@ -73,11 +77,27 @@ class DAB:
     enough: float = knob(ENOUGH, "a constraint's score beyond which more is not worth more")
     fluency: float = knob(1.0, "worth of the LM's mean log-probability of a token, in units of the score", least=0)
 
+    @classmethod
+    def presets(cls, constraint: Constraint) -> dict[str, Preset]:
+        """Ours, and the paper's own settings."""
+        keywords = all(isinstance(part, Keywords) for _, part in constraint.terms())
+        return {
+            "default": Preset(cls(), steps=40, stop=Stop(0.98, fluent=1.3, patience=12), choice="joint"),
+            "paper": Preset(replace(PAPER, weight=1.4), steps=200) if keywords else Preset(PAPER, steps=20),
+        }
+
+    def stronger(self, strength: float) -> Self:
+        """The bias weight times the strength."""
+        return replace(self, weight=strength * self.weight)
+
     def init(self, problem: Problem, rng: Rng) -> DABState:
-        """The LM's own greedy draft, decoded once per prompt."""
+        """The LM's own draft; a greedy one is decoded once per prompt."""
         geometry(problem.lm.vocabulary)  # made now, while little else is in memory
-        prompts, rows = problem.rows.unique(return_inverse=True)
-        first = self._rollout(problem._replace(rows=prompts)).select(rows)
+        if problem.drawing is None:
+            prompts, rows = problem.rows.unique(return_inverse=True)
+            first = self._rollout(problem._replace(rows=prompts)).select(rows)
+        else:
+            first = self._rollout(problem)
         nothing = torch.zeros_like(first.log_probs)
         worth = self._worth(problem, first.draft)
         fresh = torch.zeros_like(worth, dtype=torch.bool)
@@ -167,7 +187,7 @@ class DAB:
     def _rollout(self, problem: Problem, bias: Bias | None = None, resumed: Resumed | None = None) -> Rollout:
         """Greedy decoding, with the candidates of the next proposal."""
         lm, prompts, rows, limits, *_ = problem
-        return rollout(lm, prompts, rows, limits, bias, self.top_k, self._named(problem), resumed)
+        return rollout(lm, prompts, rows, limits, bias, self.top_k, self._named(problem), resumed, problem.draw)
 
     def _named(self, problem: Problem) -> list[int]:
         """The tokens the constraint names itself; in a rollout's candidates they come right after the current token."""
@@ -175,6 +195,24 @@ class DAB:
         forbidden = problem.limits.forbidden
         return named if forbidden is None else [token for token in named if not forbidden.tokens[token]]
 
+
+# The paper's text and table of hyper-parameters: log-probabilities in the norm, the LM's candidates alone.
+PAPER = DAB(
+    weight=1.05,
+    growth=1.0,
+    schedule="decreasing",
+    tau=0.1,
+    top_k=250,
+    norm="log-probabilities",
+    scores="gradient",
+    lm_weight=0.0,
+    moves=0,
+    looks=1,
+    hold="all",
+    keep=False,
+    wanted=0.0,
+    climb=False,
+)
 
 Phrases = dict[int, tuple[int, ...]]
 

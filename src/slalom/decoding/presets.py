@@ -1,83 +1,64 @@
-"""A preset's name and a constraint to the settings of a whole run."""
+"""The names of a sampler and a preset, and a constraint, to the settings of a whole run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.keywords import Keywords
+from slalom.decoding import SAMPLERS
 from slalom.decoding.calibration import recorded_weight
-from slalom.decoding.dab import DAB
 from slalom.decoding.knobs import with_knobs
-from slalom.decoding.run import Stop
+from slalom.decoding.sampler import Preset, Stop
 from slalom.errors import SlalomError
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Settings of a whole run."""
-
-    sampler: DAB
-    steps: int  # drafts at the most
-    stop: Stop | None = None  # when a row may leave before that
-    choice: str = "score"  # which draft is best: "score", or "joint" with fluency
-
-
-# The paper's text and table of hyper-parameters: log-probabilities in the norm, the LM's candidates alone.
-_PAPER = DAB(
-    weight=1.05,
-    growth=1.0,
-    schedule="decreasing",
-    tau=0.1,
-    top_k=250,
-    norm="log-probabilities",
-    scores="gradient",
-    lm_weight=0.0,
-    moves=0,
-    looks=1,
-    hold="all",
-    keep=False,
-    wanted=0.0,
-    climb=False,
-)
-
-PRESETS = {
-    "default": Preset(DAB(), steps=40, stop=Stop(0.98, fluent=1.3, patience=12), choice="joint"),
-    "paper": Preset(_PAPER, steps=20),
-    "paper-keywords": Preset(replace(_PAPER, weight=1.4), steps=200),
-}
 
 
 def preset_for(
     name: str,
     constraint: Constraint,
     lm: str,
-    strength: float = 1.0,
+    strength: float | None = None,
     steps: int | None = None,
     until: float | None = None,
     knobs: dict[str, Any] | None = None,
+    sampler: str = "dab",
+    temperature: float | None = None,
+    top_p: float | None = None,
+    select: str | None = None,
 ) -> Preset:
-    """The named preset for a constraint and an LM, with whatever was asked for by hand.
+    """The sampler's named preset for a constraint and an LM, with whatever was asked for by hand.
 
     A degree given by hand is where to stop at once; the preset's own goes on for a fluent text.
     """
-    if name not in PRESETS:
-        raise SlalomError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
-    if strength < 0:
-        raise SlalomError(f"strength is {strength:g}; it must be at least 0")
-    if steps is not None and steps < 1:
-        raise SlalomError(f"steps is {steps}; it must be at least 1")
+    chosen = _known("preset", name, _known("sampler", sampler, SAMPLERS).presets(constraint))
+    _within("strength", strength, 0)
+    _within("steps", steps, 1)
+    _within("temperature", temperature, 0)
     if until is not None and not 0 < until <= 1:
         raise SlalomError(f"until is {until:g}; it must be above 0 and at most 1")
-    if name == "paper" and all(isinstance(part, Keywords) for _, part in constraint.terms()):
-        name = "paper-keywords"
-    chosen = PRESETS[name]
-    weight = recorded_weight(lm) if name == "default" else None
-    sampler = with_knobs(chosen.sampler, ({} if weight is None else {"weight": weight}) | (knobs or {}))
+    if top_p is not None and not 0 < top_p <= 1:
+        raise SlalomError(f"top_p is {top_p:g}; it must be above 0 and at most 1")
+    weight = recorded_weight(lm) if (sampler, name) == ("dab", "default") else None
+    adjusted = with_knobs(chosen.sampler, ({} if weight is None else {"weight": weight}) | (knobs or {}))
+    if top_p is not None and temperature is None:
+        temperature = chosen.temperature or 1.0  # a nucleus is there to be drawn from
     return replace(
         chosen,
-        sampler=replace(sampler, weight=strength * sampler.weight),
+        sampler=adjusted if strength is None else adjusted.stronger(strength),
         steps=steps or chosen.steps,
         stop=chosen.stop if until is None else Stop(until),
+        choice=select or chosen.choice,
+        temperature=chosen.temperature if temperature is None else temperature,
+        top_p=chosen.top_p if top_p is None else top_p,
     )
+
+
+def _known(what: str, name: str, choices: dict[str, Any]) -> Any:
+    if name not in choices:
+        raise SlalomError(f"unknown {what} {name!r}; choose from {', '.join(choices)}")
+    return choices[name]
+
+
+def _within(what: str, value: float | None, least: float) -> None:
+    if value is not None and value < least:
+        raise SlalomError(f"{what} is {value:g}; it must be at least {least:g}")

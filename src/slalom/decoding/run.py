@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import torch
 
 from slalom.constraints.constraint import Judgement
 from slalom.decoding.randomness import Rng
-from slalom.decoding.sampler import ENOUGH, Problem, Sampler, worth
+from slalom.decoding.sampler import ENOUGH, Problem, Sampler, Stop, worth
 from slalom.types import Draft
 
 
@@ -68,14 +67,6 @@ def jointly(new: Seen, old: Seen) -> torch.Tensor:
 
 
 CHOICES: dict[str, Better] = {"score": by_score, "joint": jointly}
-
-
-class Stop(NamedTuple):
-    """When a row may leave: satisfied, and fluent; or satisfied for long enough."""
-
-    degree: float  # of satisfaction
-    fluent: float = math.inf  # perplexity at the most, in units of the unsteered text's
-    patience: int = 0  # drafts it goes on after the first that is satisfied, for one that is fluent as well
 
 
 def decode(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 
 from slalom.backbone.model import LanguageModel
-from slalom.backbone.rollout import Limits, Prompts
+from slalom.backbone.rollout import Draw, Limits, Prompts
 from slalom.constraints.constraint import Constraint, Judgement
+from slalom.decoding.drawing import Drawing
 from slalom.decoding.randomness import Rng
 from slalom.types import Draft
 
@@ -43,14 +46,32 @@ class Problem(NamedTuple):
     limits: Limits
     constraint: Constraint
     judge: Judge
+    drawing: Drawing | None = None  # greedy decoding without it
 
     def select(self, rows: list[int] | torch.Tensor) -> Problem:
         """The same for some of the rows."""
-        return self._replace(rows=self.rows[rows])
+        return self._replace(rows=self.rows[rows], drawing=self.drawing and self.drawing.select(rows))
+
+    @property
+    def draw(self) -> Draw | None:
+        """How a rollout draws its tokens, unless it takes the likeliest."""
+        return self.drawing.draw if self.drawing else None
 
 
 class Sampler(Protocol):
     """A frozen dataclass of knobs with three functions. A state is a NamedTuple whose tensors have a row per row."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    name: ClassVar[str]
+    paper: ClassVar[str]  # who published it
+    cost: ClassVar[str]  # what a step computes
+
+    @classmethod
+    def presets(cls, constraint: Constraint) -> dict[str, Preset]:
+        """Settings of a whole run for such a wish: `default`, and others by name."""
+
+    def stronger(self, strength: float) -> Self:
+        """The same sampler pulling so many times as hard."""
 
     def init(self, problem: Problem, rng: Rng) -> Any:
         """The state before the first step."""
@@ -60,3 +81,23 @@ class Sampler(Protocol):
 
     def read(self, problem: Problem, state: Any) -> Draft:
         """The state's draft."""
+
+
+class Stop(NamedTuple):
+    """When a row may leave: satisfied, and fluent; or satisfied for long enough."""
+
+    degree: float  # of satisfaction
+    fluent: float = math.inf  # perplexity at the most, in units of the unsteered text's
+    patience: int = 0  # drafts it goes on after the first that is satisfied, for one that is fluent as well
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a whole run."""
+
+    sampler: Sampler
+    steps: int  # drafts at the most
+    stop: Stop | None = None  # when a row may leave before that
+    choice: str = "score"  # which draft is best: "score", or "joint" with fluency
+    temperature: float = 0.0  # of the rollouts; 0 is greedy
+    top_p: float = 1.0  # of the rollouts

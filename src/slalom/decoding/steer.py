@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,13 +13,16 @@ from slalom.backbone.engines import EngineName
 from slalom.backbone.model import DEFAULT, LanguageModel, load_parts
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
-from slalom.decoding.presets import Preset, preset_for
+from slalom.decoding.drawing import Drawing
+from slalom.decoding.presets import preset_for
+from slalom.decoding.randomness import Rng
 from slalom.decoding.run import CHOICES, Callback, Finished, decode
-from slalom.decoding.sampler import Judge, Problem
+from slalom.decoding.sampler import Judge, Preset, Problem
 from slalom.errors import SlalomError
 from slalom.types import Prompt
 
 BATCH = 32  # rows decoded together
+DRAW = 0  # names the random numbers of sampled rollouts
 
 
 class Row(NamedTuple):
@@ -105,19 +108,23 @@ class SteerableModel(LanguageModel):
         samples: int = 1,
         seed: int = 0,
         free: bool = False,
+        sampler: str = "dab",
         preset: str = "default",
-        strength: float = 1.0,
+        strength: float | None = None,
         steps: int | None = None,
         until: float | None = None,
         select: str | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
         knobs: dict[str, Any] | None = None,
         callbacks: tuple[Callback, ...] = (),
     ) -> Steered:
         """Continue each prompt `samples` times so that the text fulfils the constraint.
 
-        `free` lets a text end where the LM ends it; `strength` multiplies the bias weight; `until` stops a text once it
-        is satisfied to that degree; `select` takes the best draft by `score` or `joint`ly with fluency; `knobs` sets
-        fields of the sampler. What is not given, the preset decides.
+        `free` lets a text end where the LM ends it; `strength` is how hard the sampler pulls, in units of its own;
+        `until` stops a text once it is satisfied to that degree; `select` takes the best draft by `score` or `joint`ly
+        with fluency; `temperature` and `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the
+        sampler. What is not given, the preset decides.
         """
         _at_least("length", length, 1)
         _at_least("samples", samples, 1)
@@ -125,11 +132,11 @@ class SteerableModel(LanguageModel):
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
         if not listed:
             raise SlalomError("no prompt given; give at least one")
-        settings = preset_for(preset, constraint, self.name, strength, steps, until, knobs or {})
-        if select is not None:
-            if select not in CHOICES:
-                raise SlalomError(f"unknown choice {select!r}; choose from {', '.join(CHOICES)}")
-            settings = replace(settings, choice=select)
+        if select is not None and select not in CHOICES:
+            raise SlalomError(f"unknown choice {select!r}; choose from {', '.join(CHOICES)}")
+        settings = preset_for(
+            preset, constraint, self.name, strength, steps, until, knobs, sampler, temperature, top_p, select
+        )
         encoded = [self.encode(prompt, length) for prompt in listed]
         rows = [Row(prompt, seed + sample) for prompt in encoded for sample in range(samples)]
         finished, seconds = steer_rows(self, rows, constraint, Limits(length, free), settings, callbacks)
@@ -155,8 +162,11 @@ def steer_rows(
         batch = rows[start : start + BATCH]
         different = list(dict.fromkeys(row.prompt for row in batch))
         owners = torch.tensor([different.index(row.prompt) for row in batch], device=lm.device)
-        problem = Problem(lm, lm.read(different), owners, limits, constraint, Judge(constraint))
         seeds = [row.seed for row in batch]
+        drawing = None
+        if settings.temperature:
+            drawing = Drawing(settings.temperature, settings.top_p, Rng.from_seeds(seeds, lm.device).fold(DRAW))
+        problem = Problem(lm, lm.read(different), owners, limits, constraint, Judge(constraint), drawing)
         outcome = decode(
             problem,
             settings.sampler,
@@ -195,15 +205,17 @@ def custom_generate(
     tokenizer: PreTrainedTokenizerBase,
     *,
     seed: int = 0,
+    sampler: str = "dab",
     preset: str = "default",
-    strength: float = 1.0,
+    strength: float | None = None,
     steps: int | None = None,
     until: float | None = None,
     knobs: dict[str, Any] | None = None,
 ) -> Callable[..., torch.Tensor]:
     """Steering inside transformers: `model.generate(**inputs, custom_generate=custom_generate(constraint, tokenizer))`.
 
-    A text ends at EOS unless `min_new_tokens` equals `max_new_tokens`.
+    A text ends at EOS unless `min_new_tokens` equals `max_new_tokens`. With `do_sample`, tokens are drawn by
+    `temperature` and `top_p`.
     """
 
     def generate(
@@ -220,7 +232,8 @@ def custom_generate(
         config = generation_config or model.generation_config
         length = config.max_length - input_ids.shape[1]
         free = (config.min_length or 0) < config.max_length
-        settings = preset_for(preset, constraint, lm.name, strength, steps, until, knobs or {})
+        drawn = (config.temperature, config.top_p) if config.do_sample else (None, None)
+        settings = preset_for(preset, constraint, lm.name, strength, steps, until, knobs, sampler, *drawn)
         prompts = [lm.prompt(ids[real.bool()].tolist(), length) for ids, real in zip(input_ids, mask, strict=True)]
         rows = [Row(prompt, seed + prompts[:i].count(prompt)) for i, prompt in enumerate(prompts)]
         finished, _ = steer_rows(lm, rows, constraint, Limits(length, free), settings)

@@ -24,18 +24,18 @@ from slalom.backbone.model import LanguageModel, load_parts
 from slalom.backbone.rollout import Limits
 from slalom.constraints import Constraint, Sentiment, TableClassifier, classifier
 from slalom.decoding import dab
-from slalom.decoding.dab import DAB
-from slalom.decoding.presets import PRESETS
+from slalom.decoding.dab import DAB, PAPER
 from slalom.decoding.randomness import Rng
-from slalom.decoding.run import Stop, decode
-from slalom.decoding.sampler import Judge, Problem
+from slalom.decoding.run import decode
+from slalom.decoding.sampler import Judge, Problem, Stop
 from slalom.decoding.steer import SteerableModel, load
 from slalom.evaluation.textbook import Textbook
 
 PROMPT = "The food here is"  # four tokens of the default LM
 LENGTH = 20
 TABLE_CLASSIFIER = "sentiment-smollm2"  # in the paper's construction, which the textbook needs
-TEXTBOOK = replace(PRESETS["paper"].sampler, norm="centred")
+DEFAULT_SAMPLER = DAB()
+TEXTBOOK = replace(PAPER, norm="centred")
 STEPS = 4  # DAB steps per repeat: how much of a draft a step writes anew varies from step to step
 
 Say = Callable[[str], None]
@@ -136,7 +136,7 @@ class _Stepper:
         wish: Constraint,
         batch: int,
         length: int = LENGTH,
-        sampler: DAB = PRESETS["default"].sampler,
+        sampler: DAB = DEFAULT_SAMPLER,
     ) -> None:
         wish.check(lm.vocabulary, length)
         prompts = lm.read([lm.encode(PROMPT, length)])
@@ -192,7 +192,7 @@ def until_over_fixed(lm: SteerableModel, wish: Constraint, most: int) -> dict[st
         rows = torch.arange(len(some), device=lm.device)
         for name, stop in (("until", Stop(0.95)), ("fixed", None)):
             problem = Problem(lm, lm.read(some), rows, Limits(LENGTH), wish, Judge(wish))
-            out = decode(problem, PRESETS["default"].sampler, [0] * len(some), 20, stop)
+            out = decode(problem, DAB(), [0] * len(some), 20, stop)
             seconds[name] += out.seconds
             steps += [row.steps for row in out.rows] if stop else []
     return {

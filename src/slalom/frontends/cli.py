@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from slalom.decoding.steer import Steered, Text
 
 P = ParamSpec("P")
-SETTINGS = {"length", "samples", "seed", "free", "preset", "strength", "steps", "until", "select"}
+SETTINGS = {
+    *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select"),
+    *("temperature", "top_p"),
+}
 
 app = typer.Typer(
     help="Steer a language model while it decodes: name what the text must be like, get fluent text that is.",
@@ -89,7 +92,9 @@ def generate(
         list[str] | None,
         typer.Option(help="NAME=ARGUMENT, a constraint of another package; see slalom ls constraints."),
     ] = None,
-    strength: Annotated[float | None, typer.Option(help="Factor on the bias weight (default 1).")] = None,
+    strength: Annotated[
+        float | None, typer.Option(help="How hard to pull: a factor on the bias weight; for lm-steer, 5 say.")
+    ] = None,
     length: Annotated[int | None, typer.Option(help="New tokens per text (default 20).")] = None,
     free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
     steps: Annotated[int | None, typer.Option(help="Drafts per text at the most.")] = None,
@@ -101,7 +106,10 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Seed of the first sample (default 0).")] = None,
     model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, torch or openvino: what runs the model.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="The method that steers (default dab); see slalom ls.")] = None,
     preset: Annotated[str | None, typer.Option(help="default or paper")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Draw tokens, at this temperature (default 0).")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens, this much of them.")] = None,
     knob: Annotated[list[str] | None, typer.Option(help="A knob of the sampler, tau=0.2 say; see slalom ls.")] = None,
     spec: Annotated[Path | None, typer.Option(help="A TOML file with any of these settings.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the unsteered text beside the steered one.")] = False,
@@ -148,7 +156,10 @@ def generate(
         "seed": seed,
         "model": model,
         "engine": engine,
+        "sampler": sampler,
         "preset": preset,
+        "temperature": temperature,
+        "top_p": top_p,
     }
     wanted = make_spec(given, spec)
 

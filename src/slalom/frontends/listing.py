@@ -51,25 +51,34 @@ def samplers() -> Rows:
 
     rows: Rows = []
     for name, kind in SAMPLERS.items():
-        rows.append({"name": name, "default": "", "what": _first_line(kind)})
+        what = f"{_first_line(kind)} {kind.paper}. A step: {kind.cost}."
+        rows.append({"name": name, "default": "", "what": what})
         for knob in fields(kind):
             rows.append({"name": f"  {knob.name}", "default": knob.default, "what": knob.metadata["help"]})
     return rows
 
 
 def presets() -> Rows:
-    """The presets and the settings each stands for."""
-    from slalom.decoding.presets import PRESETS
+    """Every sampler's presets for a classifier and for keywords, and the settings each stands for."""
+    from slalom.constraints import Custom, Keywords
+    from slalom.decoding import SAMPLERS
 
+    kinds = {"classifier": Custom(lambda prompt, text: True, "anything"), "keywords": Keywords(["any"])}
     return [
         {
+            "sampler": sampler,
             "name": name,
+            "for": task,
             "steps": one.steps,
             "until": one.stop.degree if one.stop else None,
             "choice": one.choice,
+            "temperature": one.temperature,
+            "top_p": one.top_p,
             "knobs": _spelt(asdict(one.sampler)),
         }
-        for name, one in PRESETS.items()
+        for sampler, kind in SAMPLERS.items()
+        for task, wish in kinds.items()
+        for name, one in kind.presets(wish).items()
     ]
 
 
