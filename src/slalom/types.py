@@ -20,8 +20,9 @@ class Tokens(NamedTuple):
 class Prompt(NamedTuple):
     """What a row continues."""
 
-    text: str
+    text: str  # read before the continuation by constraints; nothing in a chat, where the answer stands alone
     ids: tuple[int, ...]
+    asked: str | None = None  # in a chat, the last thing said
 
 
 class Draft(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slalom.backbone.ending import ends_sentence as ends
 from slalom.constraints import EndsWithSentence, Length
-from slalom.constraints.sentence import ends
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots

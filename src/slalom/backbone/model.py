@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone import weights
@@ -16,6 +17,8 @@ from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Tokens
 
 DEFAULT = "smollm2-135m-instruct"
+
+Message = dict[str, str]  # a role (system, user, assistant) and a content
 
 
 class LanguageModel:
@@ -52,6 +55,18 @@ class LanguageModel:
         if not text.strip():
             raise SlalomError("the prompt is empty; give at least one word to continue")
         return self._fitting(Prompt(text, tuple(self.tokenizer(text)["input_ids"])), length)
+
+    def encode_chat(self, messages: list[Message], length: int) -> Prompt:
+        """What was said in a chat, to be answered in at most `length` tokens."""
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise SlalomError(f"{self.name} has no chat template; continue a plain text, or take an instruct model")
+        if not messages or not messages[-1].get("content", "").strip():
+            raise SlalomError("the message is empty; say something to be answered")
+        try:
+            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        except (TemplateError, KeyError, ValueError) as error:
+            raise SlalomError(f"{self.name}'s chat template refuses the messages ({_first_sentence(error)})") from error
+        return self._fitting(Prompt("", tuple(ids), messages[-1]["content"]), length)
 
     def prompt(self, ids: list[int], length: int) -> Prompt:
         """The same from tokens."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from slalom.backbone.ending import before_stop, tokens_for, whole_sentences
 from slalom.types import Draft, Prompt
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Limits(NamedTuple):
     free: bool = False  # free length: EOS ends a row, line breaks are allowed
     repetition_penalty: float = REPETITION_PENALTY  # on generated tokens
     forbidden: Forbidden | None = None
+    stops: tuple[str, ...] = ()  # a text ends before the first of these
+    whole: bool = False  # a text that reaches the length ends after its last whole sentence
 
 
 class Resumed(NamedTuple):
@@ -135,15 +138,43 @@ def rollout(
         out.log_probs[:a, i] = out.candidate_log_probs[:a, i, 0]
         if (out.lengths <= i).all():
             break
-    past = torch.arange(n, device=rows.device) >= out.lengths[:, None]
-    tokens, log_probs = out.tokens.masked_fill(past, vocabulary.pad), out.log_probs.masked_fill(past, 0.0)
     back = order.argsort()
-    draft = lm.draft(owners, tokens[back], out.lengths[back], log_probs[back])
-    out.candidates[..., 0] = tokens
+    draft = finished(lm, owners, out.tokens[back], out.lengths[back], out.log_probs[back], limits)
     candidates = out.candidates[back]
+    candidates[..., 0] = draft.tokens
     again = repeated(candidates, 1 + len(asked))
     memory = run.memory if resumed is None else run.memory.select(back)
     return Rollout(draft, memory, candidates, out.candidate_log_probs[back], again, out.unbiased[back])
+
+
+def finished(
+    lm: LanguageModel,
+    prompts: list[Prompt],
+    tokens: torch.Tensor,
+    lengths: torch.Tensor,
+    log_probs: torch.Tensor,
+    limits: Limits,
+) -> Draft:
+    """Tokens [B, n] as they were written to a draft that ends where the limits say; past its end is padding."""
+    draft = lm.draft(prompts, tokens, lengths, log_probs)
+    if limits.stops or limits.whole:
+        draft = _cut(draft, limits)
+    past = ~draft.real
+    return draft._replace(tokens=tokens.masked_fill(past, lm.vocabulary.pad), log_probs=log_probs.masked_fill(past, 0))
+
+
+def _cut(draft: Draft, limits: Limits) -> Draft:
+    """Each row up to its first stop string or, if it ran into the limit, its last whole sentence."""
+    lengths, texts, n = draft.lengths.clone(), list(draft.texts), draft.tokens.shape[1]
+    for row, text in enumerate(texts):
+        end = before_stop(text, limits.stops)
+        if end is None and limits.whole and lengths[row] == n:
+            end = whole_sentences(text)
+        if end is not None:
+            tokens = draft.tokens[row, : lengths[row]].tolist()
+            lengths[row] = tokens_for(draft.vocabulary, draft.prompts[row], tokens, end)
+            texts[row] = text[:end]
+    return draft._replace(lengths=lengths, texts=texts)
 
 
 class _Written(NamedTuple):

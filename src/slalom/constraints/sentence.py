@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from weakref import WeakKeyDictionary
 
 import torch
 
+from slalom.backbone.ending import ends_sentence
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.custom import Custom
 from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
-
-# One mark, then perhaps closing quotes or brackets. An ellipsis is no end: any text can trail off.
-ENDING = re.compile(r"""(?<![.\u2026])[.!?]["'\u201d\u2019\u00bb)\]]*\s*$""")
 
 
 class EndsWithSentence(Custom):
@@ -24,7 +21,9 @@ class EndsWithSentence(Custom):
     """
 
     def __init__(self) -> None:
-        super().__init__(lambda prompt, text: SCALE * ends(text), name="ends-with-sentence", satisfied_at=SCALE)
+        super().__init__(
+            lambda prompt, text: SCALE * ends_sentence(text), name="ends-with-sentence", satisfied_at=SCALE
+        )
         self._enders: WeakKeyDictionary[Vocabulary, torch.Tensor] = WeakKeyDictionary()
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
@@ -49,7 +48,7 @@ class EndsWithSentence(Custom):
     def enders(self, vocabulary: Vocabulary) -> torch.Tensor:
         """1 for every token whose own text ends a sentence: [V]."""
         if vocabulary not in self._enders:
-            marks = torch.tensor([float(ends(text)) for text in vocabulary.texts])
+            marks = torch.tensor([float(ends_sentence(text)) for text in vocabulary.texts])
             self._enders[vocabulary] = marks.to(vocabulary.embeddings.device)
         return self._enders[vocabulary]
 
@@ -68,11 +67,6 @@ class Length(Custom):
             name=f"length:{least}-{most}",
             satisfied_at=SCALE,
         )
-
-
-def ends(text: str) -> bool:
-    """Whether a text ends where a sentence does."""
-    return bool(ENDING.search(text))
 
 
 def _off(words: int, least: int, most: int) -> int:

@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import EngineName
-from slalom.backbone.model import DEFAULT, LanguageModel, load_parts
+from slalom.backbone.model import DEFAULT, LanguageModel, Message, load_parts
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.drawing import Drawing
@@ -22,6 +22,7 @@ from slalom.errors import SlalomError
 from slalom.types import Prompt
 
 BATCH = 32  # rows decoded together
+LENGTH, CHAT_LENGTH = 20, 128  # new tokens, unless said
 DRAW = 0  # names the random numbers of sampled rollouts
 
 
@@ -101,13 +102,15 @@ class SteerableModel(LanguageModel):
 
     def steer(
         self,
-        prompts: str | Sequence[str],
+        prompts: str | Sequence[str | Message | list[Message]],
         constraint: Constraint,
         *,
-        length: int = 20,
+        length: int | None = None,
         samples: int = 1,
         seed: int = 0,
+        chat: bool = False,
         free: bool = False,
+        stop: Sequence[str] = (),
         sampler: str = "dab",
         preset: str = "default",
         strength: float | None = None,
@@ -121,25 +124,34 @@ class SteerableModel(LanguageModel):
     ) -> Steered:
         """Continue each prompt `samples` times so that the text fulfils the constraint.
 
-        `free` lets a text end where the LM ends it; `strength` is how hard the sampler pulls, in units of its own;
-        `until` stops a text once it is satisfied to that degree; `select` takes the best draft by `score` or `joint`ly
-        with fluency; `temperature` and `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the
-        sampler. What is not given, the preset decides.
+        A prompt is a text, or a chat: a list of messages, each with a role and a content; with `chat`, a text is what
+        the user says. Answers end with a whole sentence, and the constraint reads them alone.
+
+        `length` is 20 tokens, in a chat at most 128; `free` lets a text end where the LM ends it, and `stop` before any
+        of these strings. `strength` is how hard the sampler pulls, in units of its own; `until` stops a text once it is
+        satisfied to that degree; `select` takes the best draft by `score` or `joint`ly with fluency; `temperature` and
+        `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the sampler. What is not given, the
+        preset decides.
         """
+        listed = _listed(prompts, chat)
+        answers = any(not isinstance(one, str) for one in listed)
+        length = (CHAT_LENGTH if answers else LENGTH) if length is None else length
         _at_least("length", length, 1)
         _at_least("samples", samples, 1)
         _at_least("seed", seed, 0)
-        listed = [prompts] if isinstance(prompts, str) else list(prompts)
-        if not listed:
-            raise SlalomError("no prompt given; give at least one")
+        if "" in stop:
+            raise SlalomError("a stop string is empty; leave it out")
         if select is not None and select not in CHOICES:
             raise SlalomError(f"unknown choice {select!r}; choose from {', '.join(CHOICES)}")
         settings = preset_for(
             preset, constraint, self.name, strength, steps, until, knobs, sampler, temperature, top_p, select
         )
-        encoded = [self.encode(prompt, length) for prompt in listed]
+        encoded = [
+            self.encode(one, length) if isinstance(one, str) else self.encode_chat(one, length) for one in listed
+        ]
         rows = [Row(prompt, seed + sample) for prompt in encoded for sample in range(samples)]
-        finished, seconds = steer_rows(self, rows, constraint, Limits(length, free), settings, callbacks)
+        limits = Limits(length, free or answers or bool(stop), stops=tuple(stop), whole=answers)
+        finished, seconds = steer_rows(self, rows, constraint, limits, settings, callbacks)
         tokens = sum(length * one.steps for one in finished)
         texts = [_text(row, one) for row, one in zip(rows, finished, strict=True)]
         return Steered(texts, seconds, tokens / max(seconds, 1e-9), settings.sampler.name, self.name, self.engine.name)
@@ -243,6 +255,22 @@ def custom_generate(
     return generate
 
 
+def _listed(prompts: str | Sequence[str | Message | list[Message]], chat: bool) -> list[str | list[Message]]:
+    """What was given as a list of texts and chats."""
+    given = [prompts] if isinstance(prompts, str) else list(prompts)
+    if not given:
+        raise SlalomError("no prompt given; give at least one")
+    messages = [one for one in given if isinstance(one, dict)]
+    if messages:
+        if len(messages) < len(given):
+            raise SlalomError(
+                "messages and other prompts are mixed; put the messages of each chat in a list of its own"
+            )
+        return [messages]
+    chats = [one for one in given if not isinstance(one, dict)]
+    return [[{"role": "user", "content": one}] if chat and isinstance(one, str) else one for one in chats]
+
+
 def _text(row: Row, finished: Finished) -> Text:
     best, first = finished.best, finished.first
     wishes = [
@@ -255,7 +283,7 @@ def _text(row: Row, finished: Finished) -> Text:
         for part in best.judgement.parts
     ]
     return Text(
-        prompt=row.prompt.text,
+        prompt=row.prompt.text if row.prompt.asked is None else row.prompt.asked,
         text=best.draft.texts[0],
         constraints=wishes,
         satisfied=all(wish.satisfied for wish in wishes),

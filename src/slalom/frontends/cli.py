@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 SETTINGS = {
     *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select"),
-    *("temperature", "top_p"),
+    *("temperature", "top_p", "chat", "stop"),
 }
 
 app = typer.Typer(
@@ -95,7 +95,11 @@ def generate(
     strength: Annotated[
         float | None, typer.Option(help="How hard to pull: a factor on the bias weight; for lm-steer, 5 say.")
     ] = None,
-    length: Annotated[int | None, typer.Option(help="New tokens per text (default 20).")] = None,
+    chat: Annotated[
+        bool | None, typer.Option("--chat", help="Answer the prompts as messages, in whole sentences.")
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="New tokens per text (default 20, with --chat 128).")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="A string that a text ends before; may be repeated.")] = None,
     free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
     steps: Annotated[int | None, typer.Option(help="Drafts per text at the most.")] = None,
     until: Annotated[float | None, typer.Option(help="Stop once satisfied to this degree, 0.99 say.")] = None,
@@ -127,6 +131,8 @@ def generate(
 
         slalom generate "The crew" --topic space --avoid moon,stars --whole-sentences
 
+        slalom generate --chat "Describe my cafe" --sentiment positive
+
         slalom generate --prompts-file prompts.txt --sentiment negative --until 0.95
     """
     from slalom.frontends.specs import make_spec
@@ -147,7 +153,9 @@ def generate(
         "regex": regex,
         "whole_sentences": whole_sentences,
         "strength": strength,
+        "chat": chat,
         "length": length,
+        "stop": stop,
         "free": free,
         "steps": steps,
         "until": until,
@@ -179,7 +187,7 @@ def generate(
             for record in out.records(compare):
                 print(json.dumps(record, ensure_ascii=False), flush=True)
         else:
-            _show(out, compare)
+            _show(out, compare, wanted.chat)
 
 
 def _prompts(given: list[str], file: Path | None) -> list[str]:
@@ -207,23 +215,26 @@ def _pairs(option: str, given: list[str]) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _show(out: Steered, compare: bool) -> None:
+def _show(out: Steered, compare: bool, chat: bool) -> None:
     console = Console(highlight=False)
     for row in out.rows:
         if compare:
-            console.print(_side_by_side(row))
+            console.print(_side_by_side(row, chat))
         else:
-            console.print(f"[dim]{escape(row.prompt)}[/dim]{escape(row.text)}", soft_wrap=True)
+            console.print(_prompt(row, chat) + escape(row.text), soft_wrap=True)
         engine = "" if out.engine == "torch" else f" · {out.engine}"
         console.print(f"[dim]{escape(_summary(row))}{engine}[/dim]\n", soft_wrap=True)
 
 
-def _side_by_side(row: Text) -> Table:
+def _prompt(row: Text, chat: bool) -> str:
+    return f"[dim]{escape(row.prompt)}[/dim]" + ("\n" if chat else "")
+
+
+def _side_by_side(row: Text, chat: bool) -> Table:
     table = Table(expand=True)
     table.add_column(f"unsteered · perplexity {row.unsteered_perplexity:.1f}", ratio=1)
     table.add_column(f"steered · perplexity {row.perplexity:.1f}", ratio=1)
-    prompt = f"[dim]{escape(row.prompt)}[/dim]"
-    table.add_row(prompt + escape(row.unsteered), prompt + escape(row.text))
+    table.add_row(*(_prompt(row, chat) + escape(text) for text in (row.unsteered, row.text)))
     return table
 
 

@@ -33,7 +33,10 @@ class GenerateSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    prompts: list[str] = Field(min_length=1, description="the texts to continue")
+    prompts: list[str | list[dict[str, str]]] = Field(
+        min_length=1, description="the texts to continue, or chats: lists of messages with a role and a content"
+    )
+    chat: bool = Field(False, description="a text is what the user says, to be answered")
     sentiment: Literal["positive", "negative"] | None = Field(None, description="the sentiment the text should have")
     detoxify: bool = Field(False, description="keep the continuation from being toxic, whatever the prompt is")
     keywords: list[str] = Field([], description="words the continuation should contain")
@@ -52,8 +55,9 @@ class GenerateSpec(BaseModel):
     preset: str = Field("default", description="settings to start from")
     strength: float | None = Field(None, ge=0, description="how hard to pull, in the sampler's own units")
     steps: int | None = Field(None, ge=1, description="drafts per text at the most, the unsteered one included")
-    length: int = Field(20, ge=1, description="new tokens per text")
+    length: int | None = Field(None, ge=1, description="new tokens per text: 20, in a chat 128")
     free: bool = Field(False, description="let a text end before that where the model ends it")
+    stop: list[str] = Field([], description="strings that a text ends before")
     until: float | None = Field(None, gt=0, le=1, description="stop once satisfied to this degree")
     select: Literal["score", "joint"] | None = Field(None, description="best draft by f, or by f and fluency together")
     temperature: float | None = Field(None, ge=0, description="draw tokens at this temperature; 0 takes the likeliest")

@@ -1,0 +1,90 @@
+"""Prompts, chats and stop strings, as they reach the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slalom.constraints.classifier import Classifier
+from slalom.decoding.steer import SteerableModel
+from slalom.errors import SlalomError
+from tests.conftest import tiny_lm
+
+TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}we said "
+
+
+@pytest.fixture(scope="module")
+def chatty() -> SteerableModel:
+    lm = tiny_lm("llama-tied")
+    lm.tokenizer.chat_template = TEMPLATE
+    return lm
+
+
+def test_a_chat_goes_through_the_template_and_the_constraint_reads_the_answer_alone(
+    chatty: SteerableModel, good: Classifier
+) -> None:
+    prompt = chatty.encode_chat([{"role": "user", "content": "the soup"}], 8)
+    assert chatty.tokenizer.decode(prompt.ids) == "user: the soup\nwe said "
+    (row,) = chatty.steer("the soup", good, chat=True, length=8, steps=2).rows
+    assert row.prompt == "the soup"
+    tokens = torch.tensor([chatty.vocabulary.pieces(row.text)])
+    alone = chatty.draft([prompt], tokens, torch.tensor([tokens.shape[1]]), torch.zeros(tokens.shape))
+    assert alone.texts == [row.text]
+    assert row.score == pytest.approx(good.score(alone).item(), abs=1e-4)
+
+
+def test_a_list_of_messages_is_one_chat_and_a_list_of_lists_several(chatty: SteerableModel, good: Classifier) -> None:
+    said = [{"role": "user", "content": "the soup"}]
+    one = chatty.steer(said, good, length=6, steps=1)
+    several = chatty.steer([said, [*said, {"role": "user", "content": "the rain"}]], good, length=6, steps=1)
+    assert [row.prompt for row in one.rows] == ["the soup"]
+    assert [row.prompt for row in several.rows] == ["the soup", "the rain"]
+    assert several.texts[0] == one.texts[0]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "complaint"),
+    [
+        ([{"role": "user", "content": " "}], "the message is empty"),
+        ([{"role": "user", "content": "a"}, "b"], "are mixed"),
+        ([], "no prompt given"),
+    ],
+)
+def test_a_chat_that_cannot_be_answered_is_refused(
+    chatty: SteerableModel, good: Classifier, prompts: list[object], complaint: str
+) -> None:
+    with pytest.raises(SlalomError, match=complaint):
+        chatty.steer(prompts, good)  # type: ignore[arg-type]
+
+
+def test_a_model_without_a_chat_template_says_so(llama: SteerableModel, good: Classifier) -> None:
+    with pytest.raises(SlalomError, match="has no chat template"):
+        llama.steer("hello", good, chat=True)
+
+
+def test_no_text_holds_a_stop_string(llama: SteerableModel, good: Classifier) -> None:
+    free = llama.steer("the food was", good, length=12, samples=4, steps=4, free=True)
+    stop = free.texts[0][3:5]
+    cut = llama.steer("the food was", good, length=12, samples=4, steps=4, stop=[stop])
+    assert all(stop not in row.text and stop not in row.unsteered for row in cut.rows)
+
+
+def test_an_empty_stop_string_is_refused(llama: SteerableModel, good: Classifier) -> None:
+    with pytest.raises(SlalomError, match="stop string is empty"):
+        llama.steer("the food was", good, stop=[""])
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"sampler": "nobody"}, "unknown sampler 'nobody'; choose from dab"),
+        ({"preset": "nothing"}, "unknown preset 'nothing'; choose from default"),
+        ({"temperature": -1.0}, "temperature is -1; it must be at least 0"),
+        ({"top_p": 0.0}, "top_p is 0; it must be above 0 and at most 1"),
+    ],
+)
+def test_settings_nobody_knows_are_refused(
+    llama: SteerableModel, good: Classifier, settings: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(SlalomError, match=complaint):
+        llama.steer("the food was", good, **settings)  # type: ignore[arg-type]
