@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.decoding.bias import NORMS, SCHEDULES, bias_vector, distances, geometry
+from slalom.decoding.bias import NORMS, RECENT, SCHEDULES, bias_vector, distances, geometry, prepare
 from slalom.decoding.steer import SteerableModel
 
 
@@ -56,3 +56,17 @@ def test_schedules_are_those_of_the_paper() -> None:
     assert [SCHEDULES["decreasing"](i, 4) for i in range(4)] == [1.0, 0.75, 0.5, 0.25]
     assert [SCHEDULES["increasing"](i, 4) for i in range(4)] == [0.0, 0.25, 0.5, 0.75]
     assert [SCHEDULES["constant"](i, 4) for i in range(4)] == [1.0, 1.0, 1.0, 1.0]
+
+
+def test_prepared_distances_are_the_same_and_never_too_many(llama: SteerableModel) -> None:
+    shape = geometry(llama.vocabulary)._replace(recent={})
+    few, others = torch.tensor([5, 77, 5]), torch.arange(100, 100 + RECENT - 1)
+    fresh = distances(shape, few)
+    prepare(shape, few)
+    assert list(shape.recent) == [5, 77]
+    assert torch.allclose(distances(shape, few), fresh, atol=1e-5)
+    prepare(shape, others)
+    assert len(shape.recent) == RECENT
+    assert set(others.tolist()) <= set(shape.recent)
+    prepare(shape, torch.arange(RECENT + 1))
+    assert len(shape.recent) == RECENT

@@ -18,6 +18,10 @@ class Geometry(NamedTuple):
     table: torch.Tensor  # [V, d] float32
     squares: torch.Tensor  # [V], n_j = ||e_j||^2
     distance_norms: torch.Tensor  # [V], ||b~|| for each token as the bias token
+    recent: dict[int, torch.Tensor]  # b~ of the tokens asked for last, [V] each: from step to step most stay
+
+
+RECENT = 128  # of these at the most
 
 
 _GEOMETRIES: WeakKeyDictionary[Vocabulary, Geometry] = WeakKeyDictionary()
@@ -48,11 +52,32 @@ def _measure(embeddings: torch.Tensor) -> Geometry:
         for own, part in zip(squares.split(4096), parts, strict=True)
     ]
     norms = len(squares) * squares**2 + squares.square().sum() + 2 * squares * squares.sum() + torch.cat(products)
-    return Geometry(embeddings.float(), squares.float(), norms.clamp(min=0).sqrt().float())
+    return Geometry(embeddings.float(), squares.float(), norms.clamp(min=0).sqrt().float(), {})
 
 
 def distances(shape: Geometry, tokens: torch.Tensor) -> torch.Tensor:
     """b~: the squared distance of every vocabulary token to each bias token: [B] → [B, V] (the paper's bias vector)."""
+    listed = tokens.tolist()
+    if not listed or not all(token in shape.recent for token in listed):
+        return _distances(shape, tokens)
+    return torch.stack([shape.recent[token] for token in listed])
+
+
+def prepare(shape: Geometry, tokens: torch.Tensor) -> None:
+    """Have b~ of these tokens ready, all in one product, unless they are too many to be kept."""
+    listed = dict.fromkeys(tokens.tolist())
+    if len(listed) > RECENT:
+        return
+    new = [token for token in listed if token not in shape.recent]
+    spare = [token for token in shape.recent if token not in listed]
+    for token in spare[: max(0, len(new) + len(shape.recent) - RECENT)]:
+        del shape.recent[token]
+    if new:
+        vectors = _distances(shape, torch.tensor(new, device=tokens.device))
+        shape.recent.update((token, vector.clone()) for token, vector in zip(new, vectors, strict=True))
+
+
+def _distances(shape: Geometry, tokens: torch.Tensor) -> torch.Tensor:
     products = shape.table[tokens] @ shape.table.T
     return shape.squares[tokens, None] - 2 * products + shape.squares
 

@@ -11,7 +11,7 @@ from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Bias, Resumed, Rollout, rollout
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.keywords import Keywords
-from slalom.decoding.bias import HOLDS, NORMS, SCHEDULES, bias_vector, geometry
+from slalom.decoding.bias import HOLDS, NORMS, SCHEDULES, bias_vector, geometry, prepare
 from slalom.decoding.knobs import knob
 from slalom.decoding.proposal import SCORES, Moves, propose, shortlist
 from slalom.decoding.randomness import Rng
@@ -174,6 +174,7 @@ class DAB:
         shape, norm, schedule = geometry(problem.lm.vocabulary), NORMS[self.norm], SCHEDULES[self.schedule]
         real = origin.draft.real
         acts = HOLDS[self.hold](bias_tokens, origin) & real  # [B, n]
+        prepare(shape, bias_tokens[acts])
 
         def bias(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             biased = acts[rows, i].nonzero()[:, 0]
