@@ -21,16 +21,21 @@ class Memory(NamedTuple):
         """Only these rows, in this order."""
         return Memory([tensor[rows] for tensor in self.tensors])
 
+    def reorder(self, rows: torch.Tensor) -> Memory:
+        """The same rows in this order, one tensor after the other so that never two of all are held."""
+        for i, tensor in enumerate(self.tensors):
+            self.tensors[i] = tensor[rows]
+        return self
+
+    @torch.inference_mode()
     def where(self, take: torch.Tensor, other: Memory) -> Memory:
-        """This memory's rows where `take` says so, bool [B], the other's elsewhere."""
-        if take.all():
-            return self
+        """This memory's rows where `take` says so, bool [B], the other's elsewhere: written into this one."""
         if not take.any():
             return other
-        merged = [tensor.clone() for tensor in other.tensors]
-        for tensor, own in zip(merged, self.tensors, strict=True):
-            tensor[take] = own[take]
-        return Memory(merged)
+        if not take.all():
+            for tensor, their in zip(self.tensors, other.tensors, strict=True):
+                tensor[~take] = their[~take]
+        return self
 
 
 class Prefix(NamedTuple):

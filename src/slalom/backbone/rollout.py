@@ -41,7 +41,7 @@ class Rollout(NamedTuple):
     unbiased: torch.Tensor  # [B, n], what would have been chosen without the bias
 
     def where(self, take: torch.Tensor, other: Rollout) -> Rollout:
-        """This rollout's rows where `take` says so, bool [B], the other's elsewhere."""
+        """This rollout's rows where `take` says so, bool [B], the other's elsewhere; its memory is reused for that."""
         pairs = zip(self[2:], other[2:], strict=True)
         merged = (torch.where(take.view(-1, *[1] * (mine.dim() - 1)), mine, their) for mine, their in pairs)
         return Rollout(self.draft.where(take, other.draft), self.memory.where(take, other.memory), *merged)
@@ -143,7 +143,7 @@ def rollout(
     candidates = out.candidates[back]
     candidates[..., 0] = draft.tokens
     again = repeated(candidates, 1 + len(asked))
-    memory = run.memory if resumed is None else run.memory.select(back)
+    memory = run.memory if resumed is None else run.memory.reorder(back)
     return Rollout(draft, memory, candidates, out.candidate_log_probs[back], again, out.unbiased[back])
 
 

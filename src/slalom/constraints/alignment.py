@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from slalom.backbone.vocabulary import Vocabulary
 
 Span = tuple[int, int]  # (start, end) characters
+PART = 2048  # tokens looked up at a time
 
 
 def candidate_table(
@@ -21,7 +22,7 @@ def candidate_table(
     owner = torch.tensor([token for token, own in enumerate(pieces) for _ in own], device=embeddings.device)
     piece = torch.tensor([one for own in pieces for one in own], device=embeddings.device)
     table = torch.zeros(len(pieces), embeddings.shape[1], device=embeddings.device)
-    for some, whose in zip(piece.split(8192), owner.split(8192), strict=True):
+    for some, whose in zip(piece.split(PART), owner.split(PART), strict=True):
         table.index_add_(0, whose, embeddings[some].float())
     counts = torch.bincount(owner, minlength=len(pieces)).clamp(min=1)
     return table.div_(counts[:, None])
@@ -29,7 +30,9 @@ def candidate_table(
 
 def pieces_of(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """The classifier's pieces of each LM token's text."""
-    ids = tokenizer([text or " " for text in texts], add_special_tokens=False)["input_ids"]
+    asked = [text or " " for text in texts]
+    parts = (asked[start : start + PART] for start in range(0, len(asked), PART))
+    ids = [own for part in parts for own in tokenizer(part, add_special_tokens=False)["input_ids"]]
     known = tokenizer.get_vocab()
     names = {number: name for name, number in known.items()}
     for own, text in zip(ids, texts, strict=True):

@@ -22,6 +22,7 @@ class Geometry(NamedTuple):
 
 
 RECENT = 128  # of these at the most
+PART = 1024  # rows of a table taken at a time
 
 
 _GEOMETRIES: WeakKeyDictionary[Vocabulary, Geometry] = WeakKeyDictionary()
@@ -40,18 +41,23 @@ def _measure(embeddings: torch.Tensor) -> Geometry:
 
     In double precision, a part of the table at a time: a whole table in double would be the largest thing in memory.
     """
-    parts = embeddings.split(4096)
-    squares = torch.cat([part.double().square().sum(-1) for part in parts])
-    gram = torch.stack([part.double().T @ part.double() for part in parts]).sum(0)
-    total = torch.stack([part.double().sum(0) for part in parts]).sum(0)
-    weighted = torch.stack([own @ part.double() for own, part in zip(squares.split(4096), parts, strict=True)]).sum(0)
-    products = [
-        4 * ((part.double() @ gram) * part.double()).sum(-1)
-        - 4 * own * (part.double() @ total)
-        - 4 * (part.double() @ weighted)
-        for own, part in zip(squares.split(4096), parts, strict=True)
-    ]
-    norms = len(squares) * squares**2 + squares.square().sum() + 2 * squares * squares.sum() + torch.cat(products)
+    size, width = embeddings.shape
+    squares, products, total, weighted = (
+        torch.zeros(shape, dtype=torch.double, device=embeddings.device) for shape in (size, size, width, width)
+    )
+    gram = total.new_zeros(width, width)
+    for start in range(0, size, PART):
+        some = slice(start, start + PART)
+        part = embeddings[some].double()
+        squares[some] = part.square().sum(-1)
+        gram += part.T @ part
+        total += part.sum(0)
+        weighted += squares[some] @ part
+    for start in range(0, size, PART):
+        some = slice(start, start + PART)
+        part = embeddings[some].double()
+        products[some] = ((part @ gram) * part).sum(-1) - squares[some] * (part @ total) - part @ weighted
+    norms = size * squares**2 + squares.square().sum() + 2 * squares * squares.sum() + 4 * products
     return Geometry(embeddings.float(), squares.float(), norms.clamp(min=0).sqrt().float(), {})
 
 
