@@ -244,7 +244,14 @@ def _summary(row: Text) -> str:
         + ("" if wish.probability is None else f" ({wish.probability:.3f})")
         for wish in row.constraints
     ]
-    return " · ".join([*wishes, f"perplexity {row.perplexity:.1f}", f"{row.steps} drafts", f"seed {row.seed}"])
+    return " · ".join(
+        [
+            *wishes,
+            f"perplexity {row.perplexity:.1f}",
+            f"{row.steps} draft{'' if row.steps == 1 else 's'}",
+            f"seed {row.seed}",
+        ]
+    )
 
 
 @contextmanager
