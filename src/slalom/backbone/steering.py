@@ -24,6 +24,10 @@ class Steers(NamedTuple):
         """The hidden size of the LM they were made for."""
         return self.down.shape[1]
 
+    def to(self, device: torch.device) -> Steers:
+        """The same on a device."""
+        return self._replace(down=self.down.to(device), up=self.up.to(device))
+
     def change(self, hidden: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """What steering adds: epsilon times the sum over steers of v_s (h P1_s) P2_s^T, [B, m, d].
 

@@ -23,7 +23,7 @@ from slalom.training.data import Batch, Row, augment, balanced, batches, read_ro
 INITIAL_STD = 0.01  # of the matrices' entries, as in the original
 HELD_OUT = 128  # texts of every label that are measured
 
-Watch = Callable[[int, int, float], None]  # the step, how many there are, the running loss
+Watch = Callable[[int, float], None]  # the step and the running loss
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def train_steer(
     recipe: SteerRecipe,
     command: str,
     say: Callable[[str], None] = print,
-    watch: Watch = lambda step, steps, loss: None,
+    watch: Watch = lambda step, loss: None,
 ) -> dict[str, Any]:
     """Train on the `train` split of the files, measure on the held-out one, save matrices and card to `out`."""
     check(recipe)
@@ -132,7 +132,7 @@ def fit(model: PreTrainedModel, steers: Steers, data: Iterator[Batch], recipe: S
         (loss + penalty).backward()
         optimiser.step()
         running = 0.99 * running + 0.01 * loss.item()
-        watch(step, recipe.steps, running / (1 - 0.99**step))
+        watch(step, running / (1 - 0.99**step))
 
 
 def values_of(labels: torch.Tensor, count: int) -> torch.Tensor:
