@@ -115,7 +115,9 @@ class LMSteer:
             (steers.to(device), torch.tensor([[self.strength * value, style]], device=device))
             for steers, value in self._pulls(problem)
         ]
-        return lambda hidden: torch.stack([steers.change(hidden, values) for steers, values in pulls]).sum(0)
+        return lambda hidden: sum(
+            (steers.change(hidden, values) for steers, values in pulls), torch.zeros_like(hidden, dtype=torch.float)
+        )
 
     def _pulls(self, problem: Problem) -> list[Pull]:
         """The steers of the wish, each with its weight and direction."""

@@ -176,7 +176,7 @@ def measure(
     held_out = read_labelled(data, "test", recipe) or read_labelled(data, "dev", recipe)
     random.Random(0).shuffle(held_out)
     count = len(recipe.labels)
-    values = {"unsteered": torch.zeros(1, 2)}
+    values = {"unsteered": torch.zeros(1, 2), "dummy alone": torch.tensor([[0.0, 1.0]])}
     values |= {f"steered to {name}": values_of(torch.tensor([i]), count) for i, name in enumerate(recipe.labels)}
     found = {}
     for label, name in enumerate(recipe.labels):
