@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Bias, Limits, Rollout, rollout
+from slalom.backbone.steering import Steers
 from slalom.constraints.constraint import Constraint
+from slalom.decoding.drawing import Drawing
+from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Judge, Problem
+from slalom.training.steer import save
 from slalom.types import Draft, Relaxed
 
 
@@ -26,11 +32,23 @@ def unsteered(lm: LanguageModel, prompts: list[str], length: int = 8, **limits: 
     return rollout(lm, read, torch.arange(len(prompts)), Limits(length, **limits), top_k=5)  # type: ignore[arg-type]
 
 
-def problem_of(lm: LanguageModel, prompts: list[str], constraint: Constraint, length: int = 8) -> Problem:
-    """One row a prompt."""
+def problem_of(
+    lm: LanguageModel, prompts: list[str], constraint: Constraint, length: int = 8, drawn: list[int] | None = None
+) -> Problem:
+    """One row a prompt; with seeds, its tokens are drawn."""
     read = lm.read([lm.encode(prompt, length) for prompt in prompts])
     limits = Limits(length, forbidden=constraint.forbids(lm.vocabulary))
-    return Problem(lm, read, torch.arange(len(prompts)), limits, constraint, Judge(constraint))
+    drawing = Drawing(1.0, 1.0, Rng.from_seeds(drawn, lm.device)) if drawn else None
+    return Problem(lm, read, torch.arange(len(prompts)), limits, constraint, Judge(constraint), drawing)
+
+
+def steer_folder(folder: Path, scale: float = 1.0, seed: int = 0, width: int = 16) -> Path:
+    """A random steer between bad and good, as `slalom train steer` would have saved it."""
+    generator = torch.Generator().manual_seed(seed)
+    down, up = (torch.randn(2, width, 3, generator=generator) for _ in range(2))
+    card = {"labels": ["bad", "good"], "lm": "tiny", "epsilon": 0.1 * scale}
+    save(Steers(down, up, 0.1 * scale), folder, card)
+    return folder
 
 
 def push_at(places: torch.Tensor, token: int) -> Bias:

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from slalom.constraints import Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
+from slalom.decoding.lm_steer import LMSteer
 from slalom.decoding.run import decode
 from slalom.decoding.sampler import Sampler
 from slalom.decoding.steer import SteerableModel
-from tests.helpers import problem_of
+from tests.helpers import problem_of, steer_folder
 
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 
 
+DRAWN = {"lm-steer", "none"}  # random only where tokens are drawn
+
+
 @pytest.fixture(params=SAMPLERS)
-def sampler(request: pytest.FixtureRequest) -> Sampler:
+def sampler(request: pytest.FixtureRequest, tmp_path: Path) -> Sampler:
     kind = SAMPLERS[request.param]
+    if kind is LMSteer:
+        return LMSteer(steer=str(steer_folder(tmp_path / "steer")))
     return kind(top_k=20) if "top_k" in kind.__dataclass_fields__ else kind()
 
 
 def test_same_seed_same_text_alone_or_in_a_batch(lm: SteerableModel, good: Classifier, sampler: Sampler) -> None:
     seeds = [3, 1, 3]
-    together = decode(problem_of(lm, PROMPTS, good), sampler, seeds, steps=5).rows
+    drawn = sampler.name in DRAWN
+    together = decode(problem_of(lm, PROMPTS, good, drawn=seeds if drawn else None), sampler, seeds, steps=5).rows
     for row, (prompt, seed) in enumerate(zip(PROMPTS, seeds, strict=True)):
-        (alone,) = decode(problem_of(lm, [prompt], good), sampler, [seed], steps=5).rows
+        problem = problem_of(lm, [prompt], good, drawn=[seed] if drawn else None)
+        (alone,) = decode(problem, sampler, [seed], steps=5).rows
         assert alone.best.draft.tokens.tolist() == together[row].best.draft.tokens.tolist()
 
 
 def test_another_seed_gives_another_chain(lm: SteerableModel, good: Classifier, sampler: Sampler) -> None:
     tokens = set()
     for seed in range(6):
-        problem = problem_of(lm, ["the food was"], good)
+        problem = problem_of(lm, ["the food was"], good, drawn=[seed] if sampler.name in DRAWN else None)
         state = sampler.init(problem, rng_of(seed))
         state = sampler.step(problem, state, rng_of(seed).fold(2))
         tokens.add(tuple(sampler.read(problem, state).tokens[0].tolist()))

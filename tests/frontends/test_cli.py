@@ -113,6 +113,9 @@ def test_prompts_come_from_a_file_or_from_standard_input(folder: Path, tmp_path:
         (["generate", "we", "--classifier", "{folder}", "--label", "good"], "holds no classifier"),
         (["generate", "we", "--keywords", "soup", "--model", "{folder}"], "without a config.json"),
         (["generate", "we", "--regex", "(soup"], "the pattern '(soup' is no regular expression"),
+        (["generate", "we", "--keywords", "soup", "--sampler", "lm-steer"], "make one with slalom train steer"),
+        (["train", "steer", "none.jsonl", "--out", "x"], "there is no file none.jsonl"),
+        (["train", "steer", "none.jsonl", "--out", "x", "--labels", "one"], "a steer needs at least two"),
         (["ls", "nonsense"], "choose from models, constraints, samplers, presets"),
     ],
 )
@@ -176,3 +179,20 @@ def test_help_has_examples() -> None:
         out = run(*words)
         assert out.exit_code == 0
     assert "slalom generate" in run("generate", "--help").stdout
+
+
+def test_a_steer_is_trained_and_used(folder: Path, tmp_path: Path) -> None:
+    rows = [("the soup was good", 1), ("the soup was bad", 0)]
+    lines = [{"text": text, "label": label, "split": split} for text, label in rows for split in ("train", "dev")]
+    (tmp_path / "taste.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = f"{tmp_path}/steer"
+    words = ["train", "steer", f"{tmp_path}/taste.jsonl", "--labels", "bad,good", "--lm", f"{folder}/lm", "--out", out]
+    trained = run(*words, "--steps", "5", "--json")
+    assert trained.exit_code == 0
+    assert "4,096 trained parameters" in trained.stderr
+    card = json.loads(trained.stdout)
+    assert card["recipe"]["steps"] == 5
+    assert set(card["next_token_loss"]) == {"bad texts", "good texts"}
+    assert run(*words, "--steps", "5").stdout.startswith("bad texts: ")
+    steered = run("generate", "we", *wish(folder), "--sampler", "lm-steer", "--knob", f"steer={out}", "--json")
+    assert json.loads(steered.stdout)["sampler"] == "lm-steer"

@@ -9,7 +9,7 @@ import pytest
 
 import slalom
 from slalom.constraints import classifier
-from slalom.training.classifier import ClassifierRecipe, collate, train_classifier
+from slalom.training.classifier import ClassifierRecipe, train_classifier
 from tests.helpers import draft_of
 
 pytestmark = pytest.mark.real
@@ -50,9 +50,3 @@ def test_a_trained_classifier_is_loaded_as_a_constraint(
     )
     assert polite.score(kind) > polite.score(harsh)
     assert not list(tmp_path.glob(".tone-*"))
-
-
-def test_collate_pads_on_the_right() -> None:
-    batch = collate([[1, 2, 3], [4]], [0, 1])
-    assert batch.ids.tolist() == [[1, 2, 3], [4, 0, 0]]
-    assert batch.mask.tolist() == [[1, 1, 1], [1, 0, 0]]

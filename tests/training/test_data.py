@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slalom.errors import SlalomError
-from slalom.training.data import Row, augment, balanced, naturalise, read_rows
+from slalom.training.data import Row, augment, balanced, batches, collate, naturalise, read_rows, written_beside
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,28 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
         read_rows([tmp_path / "rows.jsonl"], "train", 20)
     with pytest.raises(SlalomError, match="there is no file"):
         read_rows([tmp_path / "none.jsonl"], "train", 20)
+
+
+def test_collate_pads_on_the_right() -> None:
+    batch = collate([[1, 2, 3], [4]], [0, 1])
+    assert batch.ids.tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert batch.mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_batches_hold_every_row_once_with_its_label() -> None:
+    encoded = [[number] * (1 + number % 7) for number in range(50)]
+    made = list(batches(encoded, [number % 2 for number in range(50)], 8, random.Random(0)))
+    assert sorted(row[0] for batch in made for row in batch.ids.tolist()) == list(range(50))
+    for batch in made:
+        assert (batch.ids[:, 0] % 2).tolist() == batch.labels.tolist()
+        assert batch.mask.sum(-1).tolist() == (1 + batch.ids[:, 0] % 7).tolist()
+
+
+def test_a_folder_that_could_not_be_filled_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with written_beside(out) as beside:
+        (beside / "a").write_text("old")
+    with pytest.raises(ZeroDivisionError), written_beside(out) as beside:
+        (beside / "a").write_text(str(1 / 0))
+    assert (out / "a").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]

@@ -15,6 +15,8 @@ from slalom.types import Draft
 class MarginConstraint(Constraint):
     """A constraint whose f is a label's margin: its probability is the margin's sigmoid."""
 
+    label_name: str  # as the classifier spells it
+
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the label is likelier than all others together."""
         return self.score(draft) > 0
@@ -50,7 +52,8 @@ class Classifier(EncoderConstraint, MarginConstraint):
             raise SlalomError("a classifier given as a model object needs its tokenizer too")
         super().__init__(model, tokenizer, reads)
         self.label = label_index(model.config, label)
-        self.name = name or f"classifier:{model.config.id2label[self.label]}"
+        self.label_name = str(model.config.id2label[self.label])
+        self.name = name or f"classifier:{self.label_name}"
 
     def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         return margin(self.model(**encoded).logits, self.label)

@@ -56,7 +56,8 @@ class TableClassifier(MarginConstraint):
         self.label = label_index(body.config, label)
         self.lm = card(folder)["lm"]
         self.reads = known_reads(reads)
-        self.name = name or f"classifier:{body.config.id2label[self.label]}"
+        self.label_name = str(body.config.id2label[self.label])
+        self.name = name or f"classifier:{self.label_name}"
 
     def score(self, draft: Draft) -> torch.Tensor:
         """The margin of what is read, as the LM's tokens."""

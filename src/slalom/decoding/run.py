@@ -66,7 +66,12 @@ def jointly(new: Seen, old: Seen) -> torch.Tensor:
     return torch.where(satisfied == before, mine > their, satisfied)
 
 
-CHOICES: dict[str, Better] = {"score": by_score, "joint": jointly}
+def latest(new: Seen, old: Seen) -> torch.Tensor:
+    """No choice at all: the draft written last."""
+    return torch.ones_like(new.judgement.satisfied)
+
+
+CHOICES: dict[str, Better] = {"score": by_score, "joint": jointly, "latest": latest}
 
 
 def decode(

@@ -52,6 +52,10 @@ class Problem(NamedTuple):
         """The same for some of the rows."""
         return self._replace(rows=self.rows[rows], drawing=self.drawing and self.drawing.select(rows))
 
+    def redrawn(self, rng: Rng) -> Problem:
+        """The same with other random numbers where tokens are drawn."""
+        return self._replace(drawing=self.drawing and self.drawing._replace(rng=rng))
+
     @property
     def draw(self) -> Draw | None:
         """How a rollout draws its tokens, unless it takes the likeliest."""
@@ -98,6 +102,6 @@ class Preset:
     sampler: Sampler
     steps: int  # drafts at the most
     stop: Stop | None = None  # when a row may leave before that
-    choice: str = "score"  # which draft is best: "score", or "joint" with fluency
+    choice: str = "score"  # which draft is best: by "score", "joint" with fluency, or simply the "latest"
     temperature: float = 0.0  # of the rollouts; 0 is greedy
     top_p: float = 1.0  # of the rollouts

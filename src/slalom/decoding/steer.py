@@ -129,9 +129,9 @@ class SteerableModel(LanguageModel):
 
         `length` is 20 tokens, in a chat at most 128; `free` lets a text end where the LM ends it, and `stop` before any
         of these strings. `strength` is how hard the sampler pulls, in units of its own; `until` stops a text once it is
-        satisfied to that degree; `select` takes the best draft by `score` or `joint`ly with fluency; `temperature` and
-        `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the sampler. What is not given, the
-        preset decides.
+        satisfied to that degree; `select` takes the best draft by `score`, `joint`ly with fluency, or the `latest`;
+        `temperature` and `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the sampler. What is
+        not given, the preset decides.
         """
         listed = _listed(prompts, chat)
         answers = any(not isinstance(one, str) for one in listed)

@@ -35,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-train_app = typer.Typer(help="Train what the constraints load.", no_args_is_help=True)
+train_app = typer.Typer(help="Train what constraints and samplers load.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
 
 
@@ -104,7 +104,7 @@ def generate(
     steps: Annotated[int | None, typer.Option(help="Drafts per text at the most.")] = None,
     until: Annotated[float | None, typer.Option(help="Stop once satisfied to this degree, 0.99 say.")] = None,
     select: Annotated[
-        str | None, typer.Option(help="The best draft by score, or joint: by score and fluency together.")
+        str | None, typer.Option(help="The best draft by score, by score and fluency (joint), or the latest.")
     ] = None,
     samples: Annotated[int | None, typer.Option(help="Texts per prompt (default 1).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the first sample (default 0).")] = None,
@@ -322,8 +322,7 @@ def train_classifier(
         balance=balance,
         seed=seed,
     )
-    paths = {str(path) for path in (*data, out)}
-    command = " ".join(["slalom", *(Path(word).name if word in paths else word for word in sys.argv[1:])])
+    command = _typed({*data, out})
     console = Console(stderr=True, highlight=False)
     card = train_classifier(data, out, recipe, command, say=lambda line: console.print(line, soft_wrap=True))
     if as_json:
@@ -331,6 +330,70 @@ def train_classifier(
     else:
         for name, share in card["accuracy"].items():
             print(f"{share:.3f}  {name}")
+
+
+@train_app.command("steer")
+@told_in_a_sentence
+def train_steer(
+    data: Annotated[list[Path], typer.Argument(help="JSON lines (.jsonl, .jsonl.gz) with text, label and split.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; --sampler lm-steer --knob steer=FOLDER reads it.")],
+    labels: Annotated[
+        str, typer.Option(help="The labels' names in order, comma-separated: the first is -1, the last +1.")
+    ] = "negative,positive",
+    lm: Annotated[
+        str, typer.Option(help="The LM to steer: an embedded one, a folder or a hub name.")
+    ] = "smollm2-135m-instruct",
+    rank: Annotated[int, typer.Option(help="Columns of each of the two thin matrices.")] = 64,
+    epsilon: Annotated[float, typer.Option(help="The unit of their product.")] = 1e-3,
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 1000,
+    batch: Annotated[int, typer.Option(help="Texts a step.")] = 32,
+    learning_rate: Annotated[float, typer.Option(help="Adam's learning rate.")] = 1e-2,
+    reg: Annotated[float, typer.Option(help="Weight of the matrices' squared norm in the loss.")] = 1e-6,
+    max_words: Annotated[int, typer.Option(help="Leave longer texts out.")] = 60,
+    max_tokens: Annotated[int, typer.Option(help="Cut texts after so many of the LM's tokens.")] = 64,
+    balance: Annotated[
+        bool, typer.Option("--balance", help="As many rows of every label within each source of the data.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the matrices' start and the order.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON, and nothing else.")] = False,
+) -> None:
+    """Train LM-Steer's matrices for a language model: a small file, and a card of what it measures.
+
+    Examples:
+
+        slalom train steer reviews.jsonl.gz --out my-sentiment
+
+        slalom train steer tone.jsonl --labels neutral,friendly --lm gpt2 --balance --out my-tone
+
+        slalom generate "Dear team," --sampler lm-steer --knob steer=my-tone --classifier my-tone-model --label friendly
+    """
+    from slalom.training.steer import SteerRecipe, train_steer
+
+    names = tuple(name.strip() for name in labels.split(",") if name.strip())
+    recipe = SteerRecipe(
+        names, lm, rank, epsilon, steps, batch, learning_rate, reg, max_words, max_tokens, balance, seed
+    )
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("training", total=steps)
+
+        def watch(step: int, loss: float) -> None:
+            progress.update(task, completed=step, description=f"training: loss {loss:.3f}")
+
+        command = _typed({*data, out})
+        card = train_steer(data, out, recipe, command, lambda line: console.print(line, soft_wrap=True), watch)
+    if as_json:
+        print(json.dumps(card))
+        return
+    for texts, losses in card["next_token_loss"].items():
+        print(f"{texts}: " + ", ".join(f"{loss:.3f} {how}" for how, loss in losses.items()))
+
+
+def _typed(paths: set[Path]) -> str:
+    """The command as it was typed, without the folders of the files it names."""
+    named = {str(path) for path in paths}
+    return " ".join(["slalom", *(Path(word).name if word in named else word for word in sys.argv[1:])])
 
 
 # slalom bench, calibrate, ls, doctor

@@ -59,7 +59,9 @@ class GenerateSpec(BaseModel):
     free: bool = Field(False, description="let a text end before that where the model ends it")
     stop: list[str] = Field([], description="strings that a text ends before")
     until: float | None = Field(None, gt=0, le=1, description="stop once satisfied to this degree")
-    select: Literal["score", "joint"] | None = Field(None, description="best draft by f, or by f and fluency together")
+    select: Literal["score", "joint", "latest"] | None = Field(
+        None, description="best draft by f, by f and fluency together, or the latest"
+    )
     temperature: float | None = Field(None, ge=0, description="draw tokens at this temperature; 0 takes the likeliest")
     top_p: float | None = Field(None, gt=0, le=1, description="draw from the likeliest tokens that make up this much")
     samples: int = Field(1, ge=1, description="texts per prompt")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -26,7 +24,7 @@ from transformers import (
 
 from slalom.backbone import weights
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
-from slalom.training.data import Row, augment, balanced, naturalise, read_rows
+from slalom.training.data import Batch, Row, augment, balanced, batches, naturalise, read_rows, written_beside
 
 TARGETS = ["query", "key", "value", "dense"]
 
@@ -51,14 +49,6 @@ class ClassifierRecipe:
     max_words: int = 60
     balance: bool = False
     seed: int = 0
-
-
-class Batch(NamedTuple):
-    """One step's inputs, right-padded."""
-
-    ids: torch.Tensor  # [B, m]
-    mask: torch.Tensor  # [B, m]
-    labels: torch.Tensor  # [B]
 
 
 Forward = Callable[[Batch], torch.Tensor]  # a batch to class logits [B, classes]
@@ -91,7 +81,7 @@ def train_classifier(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _linear(step, total, recipe.warmup))
     started, step, running = time.time(), 0, 0.0
     while step < total:
-        for batch in batches(augment(rows, rng), model.tokenizer, recipe, rng):
+        for batch in batches_of(augment(rows, rng), model.tokenizer, recipe, rng):
             model.adapter.eval()  # no dropout: it costs more time on a CPU than it brings here
             loss = F.cross_entropy(model.forward(batch), batch.labels)
             optimiser.zero_grad(set_to_none=True)
@@ -170,29 +160,12 @@ def build(recipe: ClassifierRecipe) -> Model:
     return Model(recipe.body, lm_tokens, adapter, table, lambda batch: table(lm_table[batch.ids], batch.mask))
 
 
-def batches(
+def batches_of(
     rows: list[Row], tokenizer: PreTrainedTokenizerBase, recipe: ClassifierRecipe, rng: random.Random
 ) -> Iterator[Batch]:
-    """Shuffled batches of rows of like length, so that little is padding."""
+    """Rows to batches of the classifier's tokens."""
     encoded = tokenizer([row.text for row in rows], truncation=True, max_length=recipe.max_tokens)["input_ids"]
-    order = list(range(len(rows)))
-    rng.shuffle(order)
-    window = 50 * recipe.batch
-    groups = []
-    for start in range(0, len(order), window):
-        near = sorted(order[start : start + window], key=lambda row: len(encoded[row]))
-        groups += [near[i : i + recipe.batch] for i in range(0, len(near), recipe.batch)]
-    rng.shuffle(groups)
-    for group in groups:
-        yield collate([encoded[row] for row in group], [rows[row].label for row in group])
-
-
-def collate(encoded: list[list[int]], labels: list[int]) -> Batch:
-    """Lists of token ids to one right-padded batch."""
-    longest = max(1, *map(len, encoded))
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row in encoded])
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in encoded])
-    return Batch(ids, mask, torch.tensor(labels))
+    return batches(encoded, [row.label for row in rows], recipe.batch, rng)
 
 
 @torch.inference_mode()
@@ -206,7 +179,7 @@ def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int
         for style, rows in (("as it is", held_out[:most]), ("as written by people", natural[:most])):
             right = sum(
                 int((model.forward(batch).argmax(-1) == batch.labels).sum())
-                for batch in batches(rows, model.tokenizer, recipe, random.Random(0))
+                for batch in batches_of(rows, model.tokenizer, recipe, random.Random(0))
             )
             if rows:
                 accuracy[f"{path.name.split('.')[0]}, {style}"] = round(right / len(rows), 4)
@@ -215,22 +188,18 @@ def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int
 
 def save(model: Model, out: Path, card: dict[str, Any] | None = None) -> None:
     """Adapter, projection (both in float16) and card into a folder written beside its place and renamed into it."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    model.adapter.peft_config["default"].base_model_name_or_path = model.body
-    model.adapter.save_pretrained(beside)
-    (beside / "README.md").unlink(missing_ok=True)  # peft's empty model card
-    adapter = beside / "adapter_model.safetensors"
-    save_file({name: tensor.half() for name, tensor in load_file(adapter).items()}, adapter)
-    if model.table is not None:
-        save_file(
-            {"projection": model.table.projection.detach().half().contiguous()}, beside / "projection.safetensors"
-        )
-    if card is not None:
-        (beside / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-    beside.chmod(0o755)
-    shutil.rmtree(out, ignore_errors=True)
-    beside.rename(out)
+    with written_beside(out) as beside:
+        model.adapter.peft_config["default"].base_model_name_or_path = model.body
+        model.adapter.save_pretrained(beside)
+        (beside / "README.md").unlink(missing_ok=True)  # peft's empty model card
+        adapter = beside / "adapter_model.safetensors"
+        save_file({name: tensor.half() for name, tensor in load_file(adapter).items()}, adapter)
+        if model.table is not None:
+            save_file(
+                {"projection": model.table.projection.detach().half().contiguous()}, beside / "projection.safetensors"
+            )
+        if card is not None:
+            (beside / "card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
 
 
 def _linear(step: int, total: int, warmup: float) -> float:

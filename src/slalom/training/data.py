@@ -1,4 +1,4 @@
-"""Labelled JSON lines to training rows, and tokenised lower-case text to text as people write it."""
+"""Labelled JSON lines to training rows and batches, and tokenised lower-case text to text as people write it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import gzip
 import json
 import random
 import re
+import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import torch
 
 from slalom.errors import SlalomError
 
@@ -20,6 +25,14 @@ class Row(NamedTuple):
     text: str
     label: int
     source: str = ""
+
+
+class Batch(NamedTuple):
+    """One step's inputs, right-padded."""
+
+    ids: torch.Tensor  # [B, m]
+    mask: torch.Tensor  # [B, m]
+    labels: torch.Tensor  # [B]
 
 
 def read_rows(paths: Iterable[Path], split: str, max_words: int) -> list[Row]:
@@ -83,3 +96,39 @@ def naturalise(text: str, rng: random.Random) -> str:
 def augment(rows: list[Row], rng: random.Random) -> list[Row]:
     """Every row once: half as it is, half as people write it."""
     return [row._replace(text=naturalise(row.text, rng)) if rng.random() < 0.5 else row for row in rows]
+
+
+def batches(encoded: list[list[int]], labels: list[int], size: int, rng: random.Random) -> Iterator[Batch]:
+    """Shuffled batches of token lists of like length, so that little is padding."""
+    order = list(range(len(encoded)))
+    rng.shuffle(order)
+    window = 50 * size
+    groups = []
+    for start in range(0, len(order), window):
+        near = sorted(order[start : start + window], key=lambda row: len(encoded[row]))
+        groups += [near[i : i + size] for i in range(0, len(near), size)]
+    rng.shuffle(groups)
+    for group in groups:
+        yield collate([encoded[row] for row in group], [labels[row] for row in group])
+
+
+def collate(encoded: list[list[int]], labels: list[int]) -> Batch:
+    """Lists of token ids to one right-padded batch."""
+    longest = max(1, *map(len, encoded))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in encoded])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in encoded])
+    return Batch(ids, mask, torch.tensor(labels))
+
+
+@contextmanager
+def written_beside(out: Path) -> Iterator[Path]:
+    """A folder to fill, beside its place, and renamed into it at the end: there is never half of one."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        yield beside
+        beside.chmod(0o755)
+        shutil.rmtree(out, ignore_errors=True)
+        beside.rename(out)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
