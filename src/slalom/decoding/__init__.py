@@ -1,8 +1,13 @@
 """3: effects → bias tokens → next draft."""
 
+from slalom.decoding.bolt import BOLT, NormalisedBOLT
 from slalom.decoding.dab import DAB
 from slalom.decoding.sampler import Sampler
 
-SAMPLERS: dict[str, type[Sampler]] = {"dab": DAB}
+SAMPLERS: dict[str, type[Sampler]] = {
+    "dab": DAB,
+    "bolt": BOLT,
+    "bolt-normalised": NormalisedBOLT,
+}
 
-__all__ = ["DAB", "SAMPLERS"]
+__all__ = ["BOLT", "DAB", "SAMPLERS", "NormalisedBOLT"]
