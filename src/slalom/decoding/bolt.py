@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from slalom.backbone.engine import Prefix, TransformersEngine
 from slalom.backbone.graph import GraphPass, frozen, input_table, output_table
-from slalom.backbone.rollout import best_allowed, penalise, rollout
+from slalom.backbone.rollout import Limits, best_allowed, penalise, rollout
+from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.keywords import Keywords
 from slalom.decoding.bias import NORMS, SCHEDULES
@@ -84,7 +85,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class BOLT:
-    """Biases over LogiTs: a bias per position, tuned by gradient descent through the whole decoding."""
+    """Tunable biases: one at every position, moved by gradient descent through the whole decoding."""
 
     name: ClassVar[str] = "bolt"
     paper: ClassVar[str] = "Liu et al., ACL 2023"
@@ -97,8 +98,8 @@ class BOLT:
     norm: str = knob("none", "the size of the logits that the bias is matched to", choices=("none", *NORMS))
     units: str = knob(
         "spread",
-        "what start, rate, noise and drift are in: one makes a random bias spread like the LM's logits after the "
-        "prompt, or is one of the head's weights (as in the original)",
+        "what start, rate, noise and drift are measured in: 1 is a random bias as spread as the LM's logits after the "
+        "prompt, or simply 1 before the head, as in the original",
         choices=("spread", "raw"),
     )
     start: float = knob(0.3, "standard deviation of the first bias", least=0)
@@ -169,26 +170,22 @@ class BOLT:
         return parameters.updated(total, self.rate, self.decay, count)
 
     def _write(self, problem: Problem, state: BOLTState, bias: torch.Tensor, weights: torch.Tensor) -> Written:
-        """Decode with the bias, keeping the graph: the next input is a one-hot with its probabilities' gradient."""
-        lm, limits, n = problem.lm, problem.limits, problem.limits.length
-        banned = (lm.vocabulary.banned_free if limits.free else lm.vocabulary.banned_fixed).clone()
-        eos = torch.tensor(lm.vocabulary.eos, device=lm.device)
-        head, table = output_table(lm.model), input_table(lm.model)
+        """Decode with the bias, keeping the graph: each next input is a one-hot with its probabilities' gradient."""
+        model, vocabulary, n = problem.lm.model, problem.lm.vocabulary, problem.limits.length
+        head, table = output_table(model), input_table(model)
         vectors = ((state.unit[:, None, None] * bias).to(head.dtype) @ head.T).float()  # [B, n, V]
-        run, logits = GraphPass(lm.model, state.prefix), state.prefix.logits
+        eos = torch.tensor(vocabulary.eos, device=head.device)
+        run, logits = GraphPass(model, state.prefix), state.prefix.logits
         tokens, lengths = problem.rows.new_empty(len(problem.rows), 0), torch.full_like(problem.rows, n)
         log_probs, biased, mixtures = [], [], []
         for i in range(n):
-            penalty = penalise(logits.detach(), tokens, limits.repetition_penalty) - logits.detach()
             vector = self.weight * weights[:, i, None] * self._matched(vectors[:, i], logits)
-            scores = (logits + penalty).masked_fill(banned, -torch.inf) + vector
+            scores = _allowed(problem.limits, vocabulary, logits, tokens) + vector
             chosen = _choose(problem, scores.detach(), tokens)
             tokens = torch.cat([tokens, chosen[:, None]], dim=1)
             log_probs.append(logits.gather(-1, chosen[:, None])[:, 0] - logits.logsumexp(-1))
             biased.append(scores.log_softmax(-1))
-            probabilities = biased[-1].exp()
-            hot = torch.zeros_like(scores).scatter_(-1, chosen[:, None], 1.0)
-            mixtures.append(hot + (probabilities - probabilities.detach()))
+            mixtures.append(straight_through(biased[-1], chosen))
             lengths[(lengths > i) & torch.isin(chosen, eos)] = i
             if i + 1 == n or (lengths <= i).all():
                 break
@@ -244,6 +241,20 @@ def _loss(constraint: Constraint, written: Written, rows: torch.Tensor, end: int
             score = part.relaxed_score(relaxed).float()
             loss = loss + weight * (-score if part.probability(score) is None else F.softplus(-score))
     return loss
+
+
+def straight_through(log_probs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """The tokens [B] as one-hots [B, V], exactly, with the gradient of the probabilities."""
+    probabilities = log_probs.exp()
+    hot = torch.zeros_like(probabilities).scatter_(-1, tokens[:, None], 1.0)
+    return hot + (probabilities - probabilities.detach())
+
+
+def _allowed(limits: Limits, vocabulary: Vocabulary, logits: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Logits [B, V] under the rules of every rollout; the penalty on the tokens before [B, i] has no gradient."""
+    penalty = penalise(logits.detach(), before, limits.repetition_penalty) - logits.detach()
+    banned = vocabulary.banned_free if limits.free else vocabulary.banned_fixed
+    return (logits + penalty).masked_fill(banned.clone(), -torch.inf)  # a copy, for it may have been made in inference
 
 
 def _choose(problem: Problem, scores: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
