@@ -39,3 +39,12 @@ def test_gumbel_noise_has_the_right_mean_and_is_finite() -> None:
     assert torch.isfinite(noise).all()
     assert abs(noise.mean().item() - 0.5772) < 0.01
     assert abs(noise.var().item() - math.pi**2 / 6) < 0.03
+
+
+def test_normal_numbers_have_the_right_moments_and_are_finite() -> None:
+    numbers = Rng.from_seeds([3], CPU).normal(torch.arange(200_000)[None])
+    assert torch.isfinite(numbers).all()
+    assert abs(numbers.mean().item()) < 0.01
+    assert abs(numbers.var().item() - 1) < 0.01
+    assert abs((numbers**4).mean().item() - 3) < 0.1
+    assert abs(torch.corrcoef(torch.stack([numbers[0, :-1], numbers[0, 1:]]))[0, 1]) < 0.01

@@ -45,6 +45,10 @@ class Prefix(NamedTuple):
     mask: torch.Tensor  # [P, m]
     logits: torch.Tensor  # [P, V] float32, after each prompt's last token
 
+    def select(self, rows: list[int] | torch.Tensor) -> Prefix:
+        """Only these rows, in this order."""
+        return Prefix(self.memory.select(rows), self.mask[rows], self.logits[rows])
+
 
 class Pass(Protocol):
     """One rollout under way."""

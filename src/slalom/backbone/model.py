@@ -10,6 +10,7 @@ from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone import weights
+from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for
 from slalom.backbone.rollout import Prompts
 from slalom.backbone.vocabulary import Vocabulary
@@ -73,9 +74,9 @@ class LanguageModel:
         return self._fitting(Prompt(self.vocabulary.decode([ids])[0], tuple(ids)), length)
 
     @torch.inference_mode()
-    def read(self, prompts: list[Prompt]) -> Prompts:
-        """Different prompts, read once by the engine."""
-        return Prompts(prompts, self.engine.prefill(self._pad([prompt.ids for prompt in prompts])))
+    def read(self, prompts: list[Prompt], engine: Engine | None = None) -> Prompts:
+        """Different prompts, read once by the engine, or by another one."""
+        return Prompts(prompts, (engine or self.engine).prefill(self._pad([prompt.ids for prompt in prompts])))
 
     def draft(
         self, prompts: list[Prompt], tokens: torch.Tensor, lengths: torch.Tensor, log_probs: torch.Tensor

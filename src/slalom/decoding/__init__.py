@@ -1,10 +1,17 @@
 """3: effects → bias tokens → next draft."""
 
+from slalom.decoding.bolt import BOLT, NormalisedBOLT
 from slalom.decoding.dab import DAB
 from slalom.decoding.lm_steer import LMSteer
 from slalom.decoding.none import Unsteered
 from slalom.decoding.sampler import Sampler
 
-SAMPLERS: dict[str, type[Sampler]] = {"dab": DAB, "lm-steer": LMSteer, "none": Unsteered}
+SAMPLERS: dict[str, type[Sampler]] = {
+    "dab": DAB,
+    "bolt": BOLT,
+    "bolt-normalised": NormalisedBOLT,
+    "lm-steer": LMSteer,
+    "none": Unsteered,
+}
 
-__all__ = ["DAB", "SAMPLERS", "LMSteer", "Unsteered"]
+__all__ = ["BOLT", "DAB", "SAMPLERS", "LMSteer", "NormalisedBOLT", "Unsteered"]

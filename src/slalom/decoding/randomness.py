@@ -6,6 +6,7 @@ not on the batch mates, not on the order of candidates, not on the engine. So th
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -44,6 +45,11 @@ class Rng(NamedTuple):
     def gumbel(self, counters: torch.Tensor) -> torch.Tensor:
         """Gumbel noise for each counter: argmax of log-weights plus this samples from the weights."""
         return (-torch.log(-torch.log(self.uniform(counters)))).float()
+
+    def normal(self, counters: torch.Tensor) -> torch.Tensor:
+        """A standard normal number for each counter, by Box and Muller."""
+        radius = (-2 * torch.log(self.uniform(2 * counters))).sqrt()
+        return (radius * torch.cos(2 * math.pi * self.uniform(2 * counters + 1))).float()
 
 
 def _mix(numbers: torch.Tensor) -> torch.Tensor:
