@@ -20,7 +20,8 @@ PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 @pytest.fixture(params=SAMPLERS)
 def sampler(request: pytest.FixtureRequest) -> Sampler:
     kind = SAMPLERS[request.param]
-    return kind(top_k=20) if "top_k" in kind.__dataclass_fields__ else kind()
+    small = {"top_k": 20, "inner": 4}
+    return kind(**{name: value for name, value in small.items() if name in kind.__dataclass_fields__})
 
 
 def test_same_seed_same_text_alone_or_in_a_batch(lm: SteerableModel, good: Classifier, sampler: Sampler) -> None:

@@ -6,6 +6,7 @@ not on the batch mates, not on the order of candidates, not on the engine. So th
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -44,6 +45,20 @@ class Rng(NamedTuple):
     def gumbel(self, counters: torch.Tensor) -> torch.Tensor:
         """Gumbel noise for each counter: argmax of log-weights plus this samples from the weights."""
         return (-torch.log(-torch.log(self.uniform(counters)))).float()
+
+    def normal(self, counters: torch.Tensor) -> torch.Tensor:
+        """A standard normal number for each counter, by Box and Muller."""
+        radius = (-2 * torch.log(self.uniform(2 * counters))).sqrt()
+        return (radius * torch.cos(2 * math.pi * self.uniform(2 * counters + 1))).float()
+
+    def normals(self, *shape: int) -> torch.Tensor:
+        """Standard normal numbers for a whole vocabulary, [B, *shape]: torch's own, each row's from its key.
+
+        Ten times as fast as `normal`, but another kind of device has other numbers.
+        """
+        device = self.keys.device
+        streams = [torch.Generator(device).manual_seed(key) for key in self.keys.tolist()]
+        return torch.stack([torch.randn(shape, generator=stream, device=device) for stream in streams])
 
 
 def _mix(numbers: torch.Tensor) -> torch.Tensor:
