@@ -88,9 +88,10 @@ class LanguageModel:
         all_log_probs = out.logits[:, :-1].float().log_softmax(-1)
         return all_log_probs.gather(-1, draft.tokens[..., None])[..., 0].masked_fill(~draft.real, 0.0)
 
+    @torch.no_grad()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens as the model's inputs, [B, n, d] float32, no part of any graph."""
-        return self.model.get_input_embeddings()(tokens).detach().float()
+        return self.model.get_input_embeddings()(tokens).float()
 
     def continued(self, prompts: list[Prompt], embeddings: torch.Tensor) -> Reading:
         """Continuations given as inputs [B, n, d], read in one pass of the model itself; differentiable in them."""

@@ -218,7 +218,8 @@ class COLD:
             drawn = scores
             if drawing is not None:
                 drawn = drawing.draw(i, rows, scores)
-                scores = torch.where(drawn.isfinite(), drawn, scores / drawing.temperature)
+                below = torch.minimum(scores / drawing.temperature, drawn.amax(-1, keepdim=True) - 1)
+                scores = torch.where(drawn.isfinite(), drawn, below)
             logits[rows, i] = scores.masked_fill(never, -torch.inf)
             return drawn
 

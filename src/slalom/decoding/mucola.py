@@ -252,6 +252,7 @@ class MuCoLa:
     def _energy(self, problem: Problem, tokens: torch.Tensor) -> Energy:
         """All that hangs on the tokens, [B, n]."""
         lm, prompts = problem.lm, _prompts(problem)
+        tokens = tokens.clone()  # a rollout's own may not enter a graph
         counted = torch.arange(tokens.shape[1], device=tokens.device) <= real_until(tokens, lm.vocabulary.eos)[:, None]
         with torch.enable_grad():
             embeddings = lm.embed(tokens).requires_grad_()
