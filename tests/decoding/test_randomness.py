@@ -48,3 +48,12 @@ def test_normal_numbers_have_the_right_moments_and_are_finite() -> None:
     assert abs(numbers.var().item() - 1) < 0.01
     assert abs((numbers**4).mean().item() - 3) < 0.1
     assert abs(torch.corrcoef(torch.stack([numbers[0, :-1], numbers[0, 1:]]))[0, 1]) < 0.01
+
+
+def test_fast_normal_numbers_belong_to_the_row_and_the_moment() -> None:
+    together = Rng.from_seeds([7, 8, 9], CPU).fold(2).normals(40, 500)
+    assert torch.equal(Rng.from_seeds([8], CPU).fold(2).normals(40, 500)[0], together[1])
+    assert not torch.equal(Rng.from_seeds([7, 8, 9], CPU).fold(3).normals(40, 500), together)
+    assert torch.allclose(together.mean((1, 2)), torch.zeros(3), atol=0.03)
+    assert torch.allclose(together.std((1, 2)), torch.ones(3), atol=0.03)
+    assert torch.corrcoef(together.flatten(1)).fill_diagonal_(0).abs().max() < 0.03

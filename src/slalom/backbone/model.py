@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jinja2 import TemplateError
@@ -20,6 +20,13 @@ from slalom.types import Draft, Prompt, Tokens
 DEFAULT = "smollm2-135m-instruct"
 
 Message = dict[str, str]  # a role (system, user, assistant) and a content
+
+
+class Reading(NamedTuple):
+    """What the LM says before each token of continuations it was given whole."""
+
+    hidden: torch.Tensor  # [B, n, d] float32, the states its head reads
+    logits: torch.Tensor  # [B, n, V] float32
 
 
 class LanguageModel:
@@ -96,6 +103,25 @@ class LanguageModel:
         out = self.model(input_ids=inputs.ids, attention_mask=inputs.mask, position_ids=positions, logits_to_keep=n + 1)
         all_log_probs = out.logits[:, :-1].float().log_softmax(-1)
         return all_log_probs.gather(-1, draft.tokens[..., None])[..., 0].masked_fill(~draft.real, 0.0)
+
+    @torch.no_grad()
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens as the model's inputs, [B, n, d] float32, no part of any graph."""
+        return self.model.get_input_embeddings()(tokens).float()
+
+    def continued(self, prompts: list[Prompt], embeddings: torch.Tensor) -> Reading:
+        """Continuations given as inputs [B, n, d], read in one pass of the model itself; differentiable in them."""
+        before = self._pad([prompt.ids for prompt in prompts])
+        n = embeddings.shape[1]
+        mask = torch.cat([before.mask, before.mask.new_ones(len(prompts), n)], dim=1)
+        out = self.model(
+            inputs_embeds=torch.cat([self.embed(before.ids), embeddings], dim=1).to(self.dtype),
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+            logits_to_keep=n + 1,
+            output_hidden_states=True,
+        )
+        return Reading(out.hidden_states[-1][:, -n - 1 : -1].float(), out.logits[:, :-1].float())
 
     def _fitting(self, prompt: Prompt, length: int) -> Prompt:
         if self.context and len(prompt.ids) + length > self.context:

@@ -1,8 +1,10 @@
 """3: effects → bias tokens → next draft."""
 
 from slalom.decoding.bolt import BOLT, NormalisedBOLT
+from slalom.decoding.cold import COLD
 from slalom.decoding.dab import DAB
 from slalom.decoding.lm_steer import LMSteer
+from slalom.decoding.mucola import MuCoLa
 from slalom.decoding.none import Unsteered
 from slalom.decoding.sampler import Sampler
 
@@ -10,8 +12,10 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "dab": DAB,
     "bolt": BOLT,
     "bolt-normalised": NormalisedBOLT,
+    "cold": COLD,
+    "mucola": MuCoLa,
     "lm-steer": LMSteer,
     "none": Unsteered,
 }
 
-__all__ = ["BOLT", "DAB", "SAMPLERS", "LMSteer", "NormalisedBOLT", "Unsteered"]
+__all__ = ["BOLT", "COLD", "DAB", "SAMPLERS", "LMSteer", "MuCoLa", "NormalisedBOLT", "Unsteered"]

@@ -51,6 +51,15 @@ class Rng(NamedTuple):
         radius = (-2 * torch.log(self.uniform(2 * counters))).sqrt()
         return (radius * torch.cos(2 * math.pi * self.uniform(2 * counters + 1))).float()
 
+    def normals(self, *shape: int) -> torch.Tensor:
+        """Standard normal numbers for a whole vocabulary, [B, *shape]: torch's own, each row's from its key.
+
+        Ten times as fast as `normal`, but another kind of device has other numbers.
+        """
+        device = self.keys.device
+        streams = [torch.Generator(device).manual_seed(key) for key in self.keys.tolist()]
+        return torch.stack([torch.randn(shape, generator=stream, device=device) for stream in streams])
+
 
 def _mix(numbers: torch.Tensor) -> torch.Tensor:
     """SplitMix64's finaliser: every input bit changes half of the output's."""
