@@ -291,12 +291,20 @@ def train_classifier(
         str | None, typer.Option(help="Read this LM's embedding table, the paper's construction, not the body's own.")
     ] = None,
     start: Annotated[Path | None, typer.Option(help="An adapter to go on from.")] = None,
+    split: Annotated[str, typer.Option(help="The split to train on; measured is on all others.")] = "train",
+    rows: Annotated[int | None, typer.Option(min=1, help="Draw at most so many rows.")] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Adapt the last so many layers only, which is faster; all if left out.")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the adapter.")] = 32,
     epochs: Annotated[float, typer.Option(help="Passes over the training rows.")] = 2.0,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of one step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 6e-4,
     max_words: Annotated[int, typer.Option(help="Leave longer texts out.")] = 60,
     balance: Annotated[
         bool, typer.Option("--balance", help="As many rows of every label within each source of the data.")
     ] = False,
+    held_out: Annotated[int, typer.Option(min=1, help="Measure on at most so many rows of each file.")] = 4000,
     seed: Annotated[int, typer.Option(help="Seed of order and augmentation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON, and nothing else.")] = False,
 ) -> None:
@@ -316,10 +324,16 @@ def train_classifier(
         body,
         lm,
         start,
-        epochs=epochs,
-        learning_rate=learning_rate,
+        split,
+        rows,
+        layers,
+        epochs,
+        batch,
+        learning_rate,
+        rank=rank,
         max_words=max_words,
         balance=balance,
+        held_out=held_out,
         seed=seed,
     )
     command = _typed({*data, out})
