@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -74,6 +73,7 @@ class Task(BaseModel):
 
     name: str
     what: str
+    source: str = ""  # what it was loaded by
     prompts: list[str] = Field(min_length=1)
     records: list[dict[str, Any]] = [{}]
     wishes: list[Wish] = Field(min_length=1)
@@ -141,14 +141,13 @@ def spread(whole: list[Any], number: int | None) -> list[Any]:
 def load_task(name: str) -> Task:
     """A shipped task by name, or a file of one's own."""
     if name in NAMES:
-        return _read_task(Path(str(files("slalom.evaluation") / "data" / "tasks" / f"{name}.toml")))
+        return _read_task(Path(str(files("slalom.evaluation") / "data" / "tasks" / f"{name}.toml")), name)
     if name.endswith(".toml"):
-        return _read_task(Path(name))
+        return _read_task(Path(name), name)
     raise SlalomError(f"unknown task {name!r}; choose from {', '.join(NAMES)}, or give a file of yours, my-task.toml")
 
 
-@cache
-def _read_task(path: Path) -> Task:
+def _read_task(path: Path, source: str) -> Task:
     """A checked task; `prompts` and `records` may name files beside it."""
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -161,7 +160,7 @@ def _read_task(path: Path) -> Task:
     if isinstance(said.get("records"), str):
         said["records"] = [json.loads(line) for line in _lines(path, said["records"])]
     try:
-        return Task.model_validate(said)
+        return Task.model_validate(said | {"source": source})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

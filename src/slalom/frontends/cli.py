@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from slalom.errors import SlalomError
+from slalom.frontends.evaluate import evaluate, report
 
 if TYPE_CHECKING:
     from slalom.decoding.run import Callback, Report
@@ -408,6 +409,12 @@ def _typed(paths: set[Path]) -> str:
     """The command as it was typed, without the folders of the files it names."""
     named = {str(path) for path in paths}
     return " ".join(["slalom", *(Path(word).name if word in named else word for word in sys.argv[1:])])
+
+
+# slalom eval, report
+
+app.command("eval")(told_in_a_sentence(evaluate))
+app.command("report")(told_in_a_sentence(report))
 
 
 # slalom bench, calibrate, ls, doctor
