@@ -167,7 +167,7 @@ p, ul { max-width: 46rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; min-width: 50%; }
 caption { caption-side: top; text-align: left; color: #4a5666; padding-bottom: .4rem; }
 th, td { padding: .35rem .7rem; border-bottom: 1px solid #e4e9ef; vertical-align: top; overflow-wrap: normal; }
-thead th { text-align: right; border-bottom: 2px solid #1c2430; white-space: nowrap; }
+thead th { text-align: right; border-bottom: 2px solid #1c2430; vertical-align: bottom; }
 thead th:first-child, tbody th { text-align: left; font-weight: 500; white-space: nowrap; }
 td { text-align: right; white-space: nowrap; }
 table.words td, table.words thead th { text-align: left; white-space: normal; }
@@ -178,7 +178,7 @@ figcaption { color: #4a5666; font-size: .9rem; max-width: 46rem; }
 .example { border-left: 3px solid #c9d3de; padding: .2rem 0 .2rem .9rem; margin: 1rem 0; }
 dl { margin: 0; display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; font-size: .92rem; }
 dt { color: #4a5666; } dd { margin: 0; } dd em { color: #66727f; font-style: normal; }
-pre { background: #f4f6f9; padding: .7rem .9rem; overflow-x: auto; font-size: .85rem; }
+pre { background: #f4f6f9; padding: .7rem .9rem; white-space: pre-wrap; font-size: .85rem; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dt { margin-top: .5rem; } }
 </style>
 </head>

@@ -133,25 +133,29 @@ class BertScoreJudge:
         Embeddings are a middle layer's; [CLS] and [SEP] are left out; no idf, no rescaling (torchmetrics'
         `bert_score`). None for a text without references or without tokens.
         """
+        return [self._precision(one.seen(reads), one.references) for one in readings]
+
+    def _precision(self, text: str, references: list[str]) -> float | None:
+        """Of one text. Several in one call would be paired wrongly: torchmetrics 1.9 sorts them by length, and puts
+        them back by the same permutation instead of its inverse (its issue 2728). One text has no order."""
         from torchmetrics.functional.text.bert import bert_score
 
-        values: list[float | None] = [None] * len(readings)
-        some = [i for i, one in enumerate(readings) if one.references and one.seen(reads).strip()]
-        if some:
-            found = bert_score(
-                [readings[i].seen(reads) for i in some],
-                [readings[i].references for i in some],
-                model=self.model,
-                user_tokenizer=self._tokens,
-                user_forward_fn=lambda model, batch: self._embeddings(batch),
-                max_length=128,
-            )
-            for i, value in zip(some, torch.as_tensor(found["precision"]).reshape(-1).tolist(), strict=True):
-                values[i] = value
-        return values
+        if not references or not text.strip():
+            return None
+        several = references if len(references) > 1 else 2 * references  # of one alone it drops a dimension it needs
+        found = bert_score(
+            [text],
+            [several],
+            model=self.model,
+            user_tokenizer=self._tokens,
+            user_forward_fn=lambda model, batch: self._embeddings(batch),
+            max_length=128,
+        )
+        return float(found["precision"].item())
 
-    def _tokens(self, texts: list[str], longest: int) -> dict[str, torch.Tensor]:
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+    def _tokens(self, texts: list[str], max_length: int, **others: Any) -> Any:
+        """As torchmetrics asks for, but padded to the longest text and not to the most there may be."""
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
 
     @torch.no_grad()  # not inference mode: torchmetrics changes the result in place
     def _embeddings(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -200,6 +204,7 @@ def adapter_judge(name: str, label: str) -> Judge:
 
 def hub_judge(name: str, source: str, label: int = 1) -> Judge:
     """A classifier of a model hub."""
+    _within_reach(source)
     model, tokenizer = read_classifier(source)
     return ClassifierJudge(model, tokenizer, label, About(name, source, _commit(model)))
 
@@ -213,6 +218,7 @@ def embedded_perplexity() -> Judge:
 
 def hub_perplexity(source: str) -> Judge:
     """A causal LM of a model hub."""
+    _within_reach(source)
     model, tokenizer = load_parts(source)
     return PerplexityJudge(model, tokenizer, About("perplexity", source, _commit(model)))
 
@@ -229,10 +235,8 @@ def embedded_bertscore() -> Judge:
 def hub_bertscore(source: str, layer: int) -> Judge:
     """BERTScore by an encoder of a model hub."""
     _needs_torchmetrics()
-    try:
-        model, tokenizer = _encoder(source)
-    except (OSError, ValueError) as error:
-        raise SlalomError(f"no encoder could be loaded from {source!r}; is a model hub within reach?") from error
+    _within_reach(source)
+    model, tokenizer = _encoder(source)
     about = About("bertscore", f"{source}, layer {layer}", _commit(model))
     return BertScoreJudge(model, tokenizer, layer, about)
 
@@ -250,6 +254,19 @@ def _needs_torchmetrics() -> None:
 
     if importlib.util.find_spec("torchmetrics") is None:
         raise SlalomError("BERTScore needs torchmetrics: pip install 'slalom[eval]'")
+
+
+def _within_reach(source: str) -> None:
+    """Refuse at once what is neither in the cache nor to be had from the hub, instead of trying for a minute."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(source, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(source, timeout=10)
+    except Exception as error:  # whatever the network raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SlalomError(f"{source} is not in the local cache and no model hub can be reached ({reason})") from error
 
 
 def _commit(model: PreTrainedModel) -> str:

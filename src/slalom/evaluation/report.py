@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 from slalom.evaluation import plots, store
 from slalom.evaluation.document import (
@@ -24,7 +25,7 @@ from slalom.evaluation.metrics import METRICS, Estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.study_report import ablation, about_study, units
 from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, rank, shown
-from slalom.evaluation.tasks import Reads, Task
+from slalom.evaluation.tasks import Reads, Task, spread
 
 DIVERSITY = ["distinct-1", "distinct-2", "distinct-3", "self-bleu"]
 EXAMPLES = 3  # prompts shown per task
@@ -85,7 +86,7 @@ def command_of(run: Run) -> str:
     """What to type to have this run again."""
     settings = run.settings
     cells = settings.cells
-    strengths = list(dict.fromkeys(cell.strength for cell in cells))
+    strengths = sorted({cell.strength for cell in cells})
     words = ["slalom eval", *([settings.study] if settings.study else dict.fromkeys(cell.task for cell in cells))]
     words += ["--samplers", ",".join(dict.fromkeys(sampler_of(cell) for cell in cells))]
     words += ["--preset", settings.preset, "--model", settings.model, "--engine", settings.engine]
@@ -118,7 +119,8 @@ def about_task(name: str, results: list[Results]) -> list[Block]:
     blocks += read_otherwise(task, results)
     diverse = usual_rows(task, results, DIVERSITY)
     if any(found for row in diverse for found in row.estimates.values()):
-        blocks.append(metric_table(diverse, DIVERSITY, "How different the continuations of one prompt are."))
+        caption = "How different the continuations of one prompt are."
+        blocks.append(metric_table(columns_of(diverse, DIVERSITY), caption))
     for one in results[:1]:
         blocks += ablation(task, one)
         blocks += examples(task, one)
@@ -140,30 +142,44 @@ def main_table(task: Task, results: list[Results]) -> list[Block]:
     """Every column of the task, with the paper's own figures below ours."""
     rows = usual_rows(task, results, task.columns)
     caption = "Smaller: the paper's own figures. " + (task.paper_note or "") if task.paper else ""
-    blocks: list[Block] = [metric_table(rows, task.columns, caption, task)]
+    blocks: list[Block] = [metric_table(columns_of(rows, task.columns), caption, task)]
     if any(row.cell.sampler == UNSTEERED for row in rows):
         blocks.append(Paragraph(f"{UNSTEERED} is the model's own text, for comparison; it is not ranked."))
     return blocks
 
 
-def metric_table(rows: list[Row], metrics: list[str], caption: str = "", task: Task | None = None) -> Table:
-    """Rows with the best figure of each column and the second marked."""
-    ranks = {name: rank(rows, name) for name in metrics}
+class Column(NamedTuple):
+    """A metric of some rows."""
+
+    label: str
+    metric: str
+    rows: list[Row]
+
+
+def columns_of(rows: list[Row], metrics: list[str]) -> list[Column]:
+    """The same rows in several metrics."""
+    return [Column(METRICS[name].label, name, rows) for name in metrics]
+
+
+def metric_table(columns: list[Column], caption: str = "", task: Task | None = None) -> Table:
+    """Columns with the best figure and the second marked; with a task, the paper's figures and how many texts."""
+    ranks = [rank(column.rows, column.metric) for column in columns]
     lines = []
-    for number, row in enumerate(rows):
-        line = [Entry(row.label, note=f"{row.texts:,} texts")]
-        for name in metrics:
-            note = paper_figure(task, row.cell, name) if task else ""
-            line.append(Entry(shown(row.estimates[name], name), ranks[name].mark(number), note))
+    for number, first in enumerate(columns[0].rows):
+        line = [Entry(first.label, note=f"{first.texts:,} texts" if task else "")]
+        for column, places in zip(columns, ranks, strict=True):
+            row = column.rows[number]
+            note = paper_figure(task, row.cell, column.metric) if task else ""
+            line.append(Entry(shown(row.estimates[column.metric], column.metric), places.mark(number), note))
         lines.append(line)
-    return Table(["sampler", *(METRICS[name].label for name in metrics)], lines, caption)
+    return Table(["sampler", *(column.label for column in columns)], lines, caption)
 
 
 def paper_figure(task: Task, cell: Cell, metric: str) -> str:
     """What the paper has for the same sampler, where it has something."""
     for row in task.paper:
         if (row.sampler, row.prefix) == (cell.sampler, cell.prefix) and metric in row.values:
-            return " ± ".join(f"{value:g}" for value in row.values[metric])
+            return " ± ".join(f"{value:.{METRICS[metric].digits}f}" for value in row.values[metric])
     return ""
 
 
@@ -182,15 +198,17 @@ def interval(found: Estimate | None, metric: str) -> str:
 
 
 def split_tables(task: Task, results: list[Results]) -> list[Block]:
-    """The main figures for each wish and each length alone, where there are several."""
-    metrics = list(dict.fromkeys([task.control, "acceptability", "perplexity"]))
+    """Control and perplexity for each wish and each length alone, where there are several."""
     blocks: list[Block] = []
-    for field, said in (("wish", "Only the wish"), ("length", "Only the length")):
+    for field, caption in (("wish", "For each wish alone."), ("length", "For each length alone.")):
         values = list(dict.fromkeys(record[field] for one in results for record in one.records if _of(record, task)))
+        columns = [
+            Column(f"{METRICS[metric].label} {value}", metric, usual_rows(task, results, [metric], **{field: value}))
+            for metric in (task.control, "perplexity")
+            for value in values
+        ]
         if len(values) > 1:
-            for value in values:
-                rows = usual_rows(task, results, metrics, **{field: value})
-                blocks.append(metric_table(rows, metrics, f"{said} {value}."))
+            blocks.append(metric_table(columns, caption))
     return blocks
 
 
@@ -207,7 +225,9 @@ def read_otherwise(task: Task, results: list[Results]) -> list[Block]:
         ("text", "Judges read prompt and continuation."),
         ("continuation", "Judges read the continuation alone; its perplexity is given the prompt."),
     ]
-    return [metric_table(usual_rows(task, results, judged, reads), judged, said) for reads, said in shown_as]
+    return [
+        metric_table(columns_of(usual_rows(task, results, judged, reads), judged), said) for reads, said in shown_as
+    ]
 
 
 def front(task: Task, results: list[Results]) -> list[Block]:
@@ -241,9 +261,7 @@ def examples(task: Task, results: Results) -> list[Block]:
     for cell in cells:
         for record in results.texts(cell):
             first[record["item"]].setdefault(cell.label, record)
-    items = sorted(first, key=lambda item: [record["id"] for record in first[item].values()])
-    step = max(1, len(items) // EXAMPLES)
-    for item in items[::step][:EXAMPLES]:
+    for item in spread(list(first), EXAMPLES):
         records = first[item]
         one = next(iter(records.values()))
         wished = one["wish"] if one["topic"] is None else one["topic"]
