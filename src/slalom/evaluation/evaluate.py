@@ -33,11 +33,15 @@ def task_cells(
 
 def sampler_and_preset(given: str) -> tuple[str, str]:
     """`dab` or `dab:paper` to a sampler's name and its preset's."""
+    from slalom.constraints import Custom
     from slalom.decoding import SAMPLERS
 
     sampler, _, preset = given.partition(":")
     if sampler not in SAMPLERS:
         raise SlalomError(f"unknown sampler {sampler!r}; choose from {', '.join(SAMPLERS)}")
+    presets = SAMPLERS[sampler].presets(Custom(lambda prompt, text: True, "anything"))
+    if preset and preset not in presets:
+        raise SlalomError(f"unknown preset {preset!r} of {sampler}; choose from {', '.join(presets)}")
     return sampler, preset or "default"
 
 
@@ -80,8 +84,8 @@ def evaluate(
     by_name = {task.name: task for task in tasks}
     if len(by_name) < len(tasks):
         raise SlalomError(f"two tasks have the same name; the names are {', '.join(task.name for task in tasks)}")
-    for task in tasks:
-        task.size(settings.preset)
+    for name, prefix in dict.fromkeys((cell.task, cell.prefix) for cell in settings.cells):
+        by_name[name].items(by_name[name].size(settings.preset), prefix)  # refused before anything is written
     with harness.alone(folder):
         run = harness.start(folder, settings, by_name)
         if settings.study in studies.MEASURES:

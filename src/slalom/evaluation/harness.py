@@ -297,8 +297,11 @@ def written(lm: SteerableModel, chunk: Chunk, wish: Constraint, run: Run) -> lis
     from slalom.decoding.presets import preset_for
 
     cell, settings = chunk.cell, run.settings
-    strength = None if cell.strength == 1 else cell.strength
-    how = preset_for(cell.preset, wish, lm.name, strength, knobs=dict(cell.knobs), sampler=cell.sampler)
+    how = preset_for(cell.preset, wish, lm.name, knobs=dict(cell.knobs), sampler=cell.sampler)
+    # Strengths are factors here; a sampler with a strength of its own takes it as it is.
+    strength = None if cell.strength == 1 else cell.strength * getattr(how.sampler, "strength", 1.0)
+    if strength is not None:
+        how = replace(how, sampler=how.sampler.stronger(strength))
     out = lm.steer(
         [item.prefix + item.prompt for item in chunk.items],
         wish,

@@ -110,7 +110,7 @@ def measure_units(run: Run, lm: Callable[[], SteerableModel], watch: Watch) -> N
             continue
         watch(Now(f"{run.settings.study}: {cell.label}", number, len(wanted), None))
         loaded = loaded or lm()
-        wish = wish or constraint_of(task.wishes[0].parts)
+        wish = wish or constraint_of(task.items(task.size(run.settings.preset))[0].parts)
         try:
             settings = preset_for(cell.preset, wish, loaded.name, sampler=cell.sampler)
             settings = replace(settings, steps=size.steps, stop=None)

@@ -526,11 +526,11 @@ def calibrate(
 @told_in_a_sentence
 def ls(
     what: Annotated[
-        str | None, typer.Argument(help="models, constraints, samplers or presets; all if left out")
+        str | None, typer.Argument(help="models, constraints, samplers, presets or tasks; all if left out")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
 ) -> None:
-    """List what there is: models, constraints, samplers with their knobs, presets.
+    """List what there is: models, constraints, samplers with their knobs, presets, tasks.
 
     Example:
 
