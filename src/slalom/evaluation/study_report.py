@@ -1,0 +1,186 @@
+"""What studies measured to their part of a report: the paper's Figures 3 and 4, Tables 1 and 3."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from slalom.evaluation import plots, store
+from slalom.evaluation.document import Block, Entry, Figure, Heading, Paragraph, Table
+from slalom.evaluation.harness import Cell, Run
+from slalom.evaluation.metrics import METRICS, Estimate, estimate
+from slalom.evaluation.store import Record
+from slalom.evaluation.studies import STUDIES, knob_value
+from slalom.evaluation.summary import NOTHING, Results, Row, shown
+from slalom.evaluation.tasks import Task
+
+KNOBS = {"weight": "bias weight w", "tau": "proposal temperature τ", "top_k": "top-k"}
+
+# The paper's Tables 1 and 3, on its own machine with GPT-2 large.
+PAPER_TOKENS_PER_SECOND = {"bolt": "9.495 ± 0.095", "dab": "23.213 ± 0.304"}
+PAPER_BACKWARD = {
+    "bolt": {"AddmmBackward0": (3098, 1.8434), "ViewBackward0": (10761, 0.5635), "BmmBackward0": (1536, 0.2702)},
+    "dab": {"AddmmBackward0": (74, 0.02123), "ViewBackward0": (205, 0.1326), "BmmBackward0": (24, 0.0047)},
+}
+
+
+def about_study(results: Results) -> list[Block]:
+    """The figures of a study that measures the sampling itself."""
+    measured = units(results.run)
+    if not measured:
+        return []
+    study = str(results.run.settings.study)
+    blocks: list[Block] = [Heading(study), Paragraph(f"{STUDIES[study].what[:1].upper()}{STUDIES[study].what[1:]}.")]
+    return blocks + (
+        exploration(results.run, measured) if study == "exploration" else efficiency(results.run, measured)
+    )
+
+
+def units(run: Run) -> list[Record]:
+    """What a study of the sampling has measured."""
+    return store.read(run.folder / "units.jsonl")
+
+
+def by_cell(run: Run, measured: list[Record]) -> list[tuple[Cell, list[Record]]]:
+    """Each cell with its units, those without any left out."""
+    found = [(cell, [unit for unit in measured if unit["cell"] == cell.id]) for cell in run.settings.cells]
+    return [(cell, own) for cell, own in found if own]
+
+
+def exploration(run: Run, measured: list[Record]) -> list[Block]:
+    """Figure 3: hops, different tokens, perplexity."""
+    groups = by_cell(run, measured)
+    curves = {
+        name: [
+            plots.Curve(cell.label, cell.sampler, *_mean_curve([unit[name] for unit in own], first))
+            for cell, own in groups
+        ]
+        for name, first in (("hops", 2), ("perplexity", 1))
+    }
+    lines = []
+    for cell, own in groups:
+        values = {
+            "hops": [sum(unit["hops"]) / len(unit["hops"]) for unit in own if unit["hops"]],
+            "unique": [unit["unique"] for unit in own],
+            "perplexity": [unit["perplexity"][-1] for unit in own],
+        }
+        found = [estimate({str(i): [value] for i, value in enumerate(listed)}) for listed in values.values()]
+        lines.append([Entry(cell.label, note=f"{len(own)} prompts"), *(Entry(plain(one, 2)) for one in found)])
+    columns = ["sampler", "hops a step", "different tokens a position", "perplexity at the last step"]
+    blocks: list[Block] = [Table(columns, lines, "Mean ± standard error over prompts.")]
+    if plots.can_draw():
+        shown_panels = [
+            plots.Panel("step", "hops (positions changed)", curves["hops"]),
+            plots.Panel("step", "perplexity under the steered LM", curves["perplexity"], log_y=True),
+        ]
+        caption = (
+            "Left: positions whose token differs from the draft before. Right: perplexity of each step's drafts. "
+            "Means over prompts and rows."
+        )
+        blocks.append(Figure("exploration", plots.panels(shown_panels), caption))
+    return blocks
+
+
+def _mean_curve(series: list[list[float]], first: int) -> tuple[list[float], list[float]]:
+    length = min(map(len, series))
+    means = [sum(one[i] for one in series) / len(series) for i in range(length)]
+    return [float(first + i) for i in range(length)], means
+
+
+def plain(found: Estimate | None, digits: int) -> str:
+    """A mean and its standard error in so many digits."""
+    if found is None:
+        return NOTHING
+    return f"{found.mean:.{digits}f}" + ("" if found.error is None else f" ± {found.error:.{digits}f}")
+
+
+def efficiency(run: Run, measured: list[Record]) -> list[Block]:
+    """Tables 1 and 3: tokens per second, and the backward operations of one bias update."""
+    groups = by_cell(run, measured)
+    speed = []
+    for cell, own in groups:
+        found = [
+            estimate({unit["prompt"]: [factor(unit) * unit["tokens_per_second"]] for unit in own})
+            for factor in (lambda unit: 1, lambda unit: unit["rows"])
+        ]
+        note = PAPER_TOKENS_PER_SECOND.get(cell.sampler, "")
+        steps = f"{own[0]['steps']} steps, {own[0]['rows']} rows"
+        speed.append([Entry(cell.label, note=steps), Entry(plain(found[0], 2), note=note), Entry(plain(found[1], 1))])
+    costly = costliest(groups)
+    lines = []
+    for cell, own in groups:
+        line = [Entry(cell.label)]
+        for operation in costly:
+            paper = PAPER_BACKWARD.get(cell.sampler, {}).get(operation)
+            calls = [unit["backward"].get(operation, {}).get("calls", 0) for unit in own]
+            seconds = [unit["backward"].get(operation, {}).get("seconds", 0.0) for unit in own]
+            line.append(Entry(f"{sum(calls) / len(own):.0f}", note=str(paper[0]) if paper else ""))
+            line.append(Entry(f"{sum(seconds) / len(own):.4f}", note=f"{paper[1]:g}" if paper else ""))
+        lines.append(line)
+    columns = [column for operation in costly for column in (f"{operation} calls", "seconds")]
+    return [
+        Table(
+            ["sampler", "n·s/t", "of all rows"],
+            speed,
+            "Tokens per second: length * steps / time, and that times the rows decoded together. "
+            "Smaller: the paper's, on its machine.",
+        ),
+        Table(
+            ["sampler", *columns],
+            lines,
+            "Backward operations of one step, by torch's profiler (which slows what it watches): the three that cost "
+            "the costliest sampler most. Smaller: the paper's.",
+        ),
+    ]
+
+
+def costliest(groups: list[tuple[Cell, list[Record]]]) -> list[str]:
+    """The three backward operations that take the sampler with the longest backward pass most time."""
+    totals: list[dict[str, float]] = []
+    for _, own in groups:
+        total: dict[str, float] = defaultdict(float)
+        for unit in own:
+            for operation, took in unit["backward"].items():
+                total[operation] += took["seconds"] / len(own)
+        totals.append(total)
+    longest = max(totals, key=lambda total: sum(total.values()))
+    return sorted(longest, key=lambda operation: -longest[operation])[:3]
+
+
+def ablation(task: Task, results: Results) -> list[Block]:
+    """Figure 4: control and perplexity over one knob at a time, the others as they are."""
+    changed = [cell for cell in results.cells(task.name) if cell.knobs]
+    if not changed:
+        return []
+    metrics = [task.control, "perplexity"]
+    blocks: list[Block] = [Heading("One knob at a time", 3)]
+    panels: dict[str, list[plots.Panel]] = {name: [] for name in metrics}
+    for knob, said in KNOBS.items():
+        cells = [cell for cell in changed if cell.knobs[0][0] == knob] + results.usual(task.name)
+        rows = [(knob_value(cell, knob, results.records), results.row(cell, metrics)) for cell in cells]
+        rows.sort(key=lambda pair: pair[0])
+        lines = [
+            [Entry(f"{value:g}"), *(Entry(shown(row.estimates[name], name)) for name in metrics)] for value, row in rows
+        ]
+        blocks.append(Table([said, *(METRICS[name].label for name in metrics)], lines))
+        for name in metrics:
+            panels[name].append(plots.Panel(said, METRICS[name].label, [knob_curve(rows, name)], log_x=True))
+    if plots.can_draw():
+        for name, shown_panels in panels.items():
+            what = METRICS[name].what
+            caption = f"{what[:1].upper()}{what[1:]}, over one knob at a time. Bands: 95 % intervals."
+            if all(panel.curves[0].x for panel in shown_panels):
+                blocks.append(Figure(f"ablation-{name}", plots.panels(shown_panels), caption))
+    return blocks
+
+
+def knob_curve(rows: list[tuple[float, Row]], metric: str) -> plots.Curve:
+    """A metric over a knob, where it was measured."""
+    known = [(value, found) for value, row in rows if (found := row.estimates[metric])]
+    return plots.Curve(
+        METRICS[metric].label,
+        rows[0][1].cell.sampler,
+        [value for value, _ in known],
+        [found.mean for _, found in known],
+        [found.low for _, found in known],
+        [found.high for _, found in known],
+    )

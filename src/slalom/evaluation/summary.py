@@ -1,0 +1,146 @@
+"""A run's texts and scores to the rows of its tables: an estimate for every sampler and metric, or nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slalom.evaluation import store
+from slalom.evaluation.document import Mark
+from slalom.evaluation.harness import Cell, Run, read_run, read_scores
+from slalom.evaluation.metrics import METRICS, Estimate, Scored, estimate
+from slalom.evaluation.store import Record
+from slalom.evaluation.tasks import Reads, Task
+
+NOTHING = "—"  # what could not be measured
+UNSTEERED = "none"  # the sampler that does not steer: shown, but never best or second
+
+Keep = Callable[[Record], bool]
+
+
+class Row(NamedTuple):
+    """One cell of a run, measured."""
+
+    label: str
+    cell: Cell
+    texts: int
+    estimates: dict[str, Estimate | None]
+
+
+class Results(NamedTuple):
+    """All there is in a folder."""
+
+    run: Run
+    records: list[Record]
+    scores: dict[str, Record]
+    name: str = ""  # put beside every label when several runs are compared
+
+    def task_names(self) -> list[str]:
+        """The tasks with texts."""
+        return list(dict.fromkeys(record["task"] for record in self.records))
+
+    def cells(self, task: str) -> list[Cell]:
+        """The cells of a task with texts."""
+        there = {record["cell"] for record in self.records}
+        return [cell for cell in self.run.settings.cells if cell.task == task and cell.id in there]
+
+    def usual(self, task: str) -> list[Cell]:
+        """Those at their own strength, with their own knobs: the rows of the main table."""
+        return [cell for cell in self.cells(task) if cell.strength == 1 and not cell.knobs]
+
+    def texts(self, cell: Cell) -> list[Record]:
+        """A cell's texts."""
+        return [record for record in self.records if record["cell"] == cell.id]
+
+    def row(self, cell: Cell, metrics: list[str], reads: Reads | None = None, keep: Keep | None = None) -> Row:
+        """A cell's estimates, of all its texts or of some; judged as the task says or by what was read."""
+        task = self.run.tasks[cell.task]
+        kept = [record for record in self.texts(cell) if keep is None or keep(record)]
+        label = f"{cell.label} ({self.name})" if self.name else cell.label
+        estimates = {name: estimate(self._values(kept, task, name, reads)) for name in metrics}
+        return Row(label, cell, len(kept), estimates)
+
+    def _values(self, records: list[Record], task: Task, metric: str, reads: Reads | None) -> dict[str, list[float]]:
+        """A metric's values in clusters: all texts that continue one prompt, whatever the wish and the length."""
+        together: dict[tuple[str, int], list[Record]] = defaultdict(list)
+        for record in records:
+            together[record["item"], record["length"]].append(record)
+        clusters: dict[str, list[float]] = defaultdict(list)
+        for (item, _), own in together.items():
+            values = METRICS[metric].values([self._scored(record, task, reads) for record in own])
+            clusters[item.partition("/")[2]] += values
+        return clusters
+
+    def _scored(self, record: Record, task: Task, reads: Reads | None) -> Scored:
+        said = self.scores.get(record["id"], {})
+        scores = {judge: said.get(reads or task.reads.get(judge, "text"), {}).get(judge) for judge in task.judges}
+        return Scored(
+            record["prompt"],
+            record["text"],
+            record["parts"],
+            [wish["probability"] for wish in record["constraints"]],
+            {judge: value for judge, value in scores.items() if value is not None},
+        )
+
+
+def read_results(folder: Path, name: str = "") -> Results:
+    """What a folder holds."""
+    run = read_run(folder)
+    return Results(run, store.read(run.generations), read_scores(run), name)
+
+
+class Ranks(NamedTuple):
+    """The best rows of a column and the second best, by number; several where their figures look the same."""
+
+    best: list[int]
+    second: list[int]
+
+    def mark(self, number: int) -> Mark:
+        """How a row's figure is marked."""
+        return "best" if number in self.best else "second" if number in self.second else ""
+
+
+def rank(rows: list[Row], metric: str) -> Ranks:
+    """Which of the steering samplers leads in a metric and which follows."""
+    digits = METRICS[metric].digits
+    means = {
+        number: round(found.mean, digits)
+        for number, row in enumerate(rows)
+        if row.cell.sampler != UNSTEERED and (found := row.estimates[metric]) is not None
+    }
+    places = sorted(set(means.values()), reverse=METRICS[metric].higher)
+    if len(places) < 2:
+        return Ranks([], [])  # nothing to be better than
+    best, second = ([number for number, mean in means.items() if mean == place] for place in places[:2])
+    return Ranks(best, second)
+
+
+def shown(found: Estimate | None, metric: str) -> str:
+    """A mean and its standard error."""
+    if found is None:
+        return NOTHING
+    digits = METRICS[metric].digits
+    error = "" if found.error is None else f" ± {found.error:.{digits}f}"
+    return f"{found.mean:.{digits}f}{error}"
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """Every task's estimates, for a machine."""
+    return {
+        "folder": str(results.run.folder),
+        "study": results.run.settings.study,
+        "tasks": {
+            task: [
+                cell._asdict()
+                | {"knobs": dict(cell.knobs), "texts": row.texts}
+                | {"metrics": {name: found and found._asdict() for name, found in row.estimates.items()}}
+                for cell in results.cells(task)
+                for row in [results.row(cell, results.run.tasks[task].columns)]
+            ]
+            for task in results.task_names()
+        },
+        "skipped": results.run.skipped,
+        "missing_judges": results.run.missing,
+    }

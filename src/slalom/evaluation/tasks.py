@@ -1,0 +1,212 @@
+"""A task file to the texts to be written: prompts, wishes, lengths, samples; and the constraint of each."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from slalom.errors import SlalomError
+from slalom.evaluation.metrics import METRICS
+
+if TYPE_CHECKING:
+    from slalom.constraints.constraint import Constraint
+
+Reads = Literal["text", "continuation"]  # what a judge is shown: prompt and continuation, or the continuation alone
+Part = dict[str, Any]  # a constraint by its `kind`, its arguments, and a `weight` if it is not 1
+NAMES = ("sentiment", "detox", "keywords", "commongen", "compose")
+JUDGES = ("sentiment-yelp", "sentiment-sst2", "toxicity", "acceptability", "perplexity", "bertscore")
+
+
+class Item(NamedTuple):
+    """One prompt with one wish."""
+
+    id: str
+    wish: str
+    prompt: str
+    prefix: str  # what the LM reads before the prompt and nobody else sees
+    parts: list[Part]
+    references: list[str]
+    topic: str | None
+
+
+class Wish(BaseModel):
+    """What the texts of a part of the task should be like."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    parts: list[Part] = Field(min_length=1)
+
+
+class Size(BaseModel):
+    """How much of the task to do. What is not named is done whole; of a longer list, every so-manieth is taken."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompts: int | None = Field(None, ge=1)
+    records: int | None = Field(None, ge=1)
+    wishes: list[str] | None = None
+    samples: int = Field(ge=1)
+    lengths: list[int] = Field(min_length=1)
+
+
+class PaperRow(BaseModel):
+    """What the paper reports of one sampler: a metric's mean, and its standard error if given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    sampler: str
+    prefix: bool = False
+    values: dict[str, list[float]]
+
+
+class Task(BaseModel):
+    """A task file. Strings in a wish's parts may be `$field`, a field of the record at hand."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    what: str
+    source: str = ""  # what it was loaded by
+    prompts: list[str] = Field(min_length=1)
+    records: list[dict[str, Any]] = [{}]
+    wishes: list[Wish] = Field(min_length=1)
+    prefix: str | None = None
+    judges: list[str]
+    reads: dict[str, Reads] = {}
+    columns: list[str] = Field(min_length=1)
+    control: str  # the metric set against perplexity
+    warning: str | None = None  # said before example texts
+    presets: dict[str, Size]
+    paper_note: str | None = None
+    paper: list[PaperRow] = []
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Task:
+        named = {
+            "metric": ([*self.columns, self.control, *(name for row in self.paper for name in row.values)], METRICS),
+            "judge": ([*self.judges, *self.reads], JUDGES),
+            "wish": (
+                [name for size in self.presets.values() for name in size.wishes or []],
+                [wish.name for wish in self.wishes],
+            ),
+        }
+        for what, (given, known) in named.items():
+            for name in given:
+                if name not in known:
+                    raise ValueError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
+        return self
+
+    def size(self, preset: str) -> Size:
+        """A preset by name."""
+        if preset not in self.presets:
+            raise SlalomError(f"unknown preset {preset!r} of {self.name}; choose from {', '.join(self.presets)}")
+        return self.presets[preset]
+
+    def items(self, size: Size, prefixed: bool = False) -> list[Item]:
+        """Every wish with every record with every prompt, as many as the size says."""
+        if prefixed and self.prefix is None:
+            raise SlalomError(f"the task {self.name} has no prefix; leave --prefix out")
+        records, prompts = list(enumerate(self.records)), list(enumerate(self.prompts))
+        return [
+            Item(
+                id=f"{wish.name}/{r}/{p}",
+                wish=wish.name,
+                prompt=prompt,
+                prefix=_filled(self.prefix, record) if prefixed and self.prefix else "",
+                parts=[_with_fields(part, record) for part in wish.parts],
+                references=record.get("references", []),
+                topic=record.get("topic"),
+            )
+            for wish in self.wishes
+            if size.wishes is None or wish.name in size.wishes
+            for r, record in spread(records, size.records)
+            for p, prompt in spread(prompts, size.prompts)
+        ]
+
+
+def spread(whole: list[Any], number: int | None) -> list[Any]:
+    """So many of a list, evenly from its beginning to its end."""
+    if number is None or number >= len(whole):
+        return whole
+    return [whole[i * len(whole) // number] for i in range(number)]
+
+
+def load_task(name: str) -> Task:
+    """A shipped task by name, or a file of one's own."""
+    if name in NAMES:
+        return _read_task(Path(str(files("slalom.evaluation") / "data" / "tasks" / f"{name}.toml")), name)
+    if name.endswith(".toml"):
+        return _read_task(Path(name), name)
+    raise SlalomError(f"unknown task {name!r}; choose from {', '.join(NAMES)}, or give a file of yours, my-task.toml")
+
+
+def _read_task(path: Path, source: str) -> Task:
+    """A checked task; `prompts` and `records` may name files beside it."""
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SlalomError(f"there is no task file {path}") from None
+    except (OSError, ValueError) as error:
+        raise SlalomError(f"{path} cannot be read as TOML ({error})") from None
+    if isinstance(said.get("prompts"), str):
+        said["prompts"] = [line for line in _lines(path, said["prompts"]) if line.strip()]
+    if isinstance(said.get("records"), str):
+        said["records"] = [json.loads(line) for line in _lines(path, said["records"])]
+    try:
+        return Task.model_validate(said | {"source": source})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SlalomError(
+            f"{path}{f', {where}' if where else ''}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
+
+
+def _lines(task: Path, name: str) -> list[str]:
+    try:
+        return (task.parent / name).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise SlalomError(f"{task} names the file {name}, which cannot be read ({error})") from None
+
+
+def _with_fields(part: Part, record: dict[str, Any]) -> Part:
+    """A wish's part with `$field` replaced by the record's value, whatever its type."""
+    return {
+        name: record[value[1:]] if isinstance(value, str) and value.startswith("$") else value
+        for name, value in part.items()
+    }
+
+
+def _filled(template: str, record: dict[str, Any]) -> str:
+    spelt = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in record.items()}
+    return Template(template).substitute(spelt)
+
+
+def constraint_of(parts: list[Part]) -> Constraint:
+    """The sum of what is asked for."""
+    made = [_weighted(part) for part in parts]
+    whole = made[0]
+    for one in made[1:]:
+        whole = whole + one
+    return whole
+
+
+def _weighted(part: Part) -> Constraint:
+    from slalom.constraints import CONSTRAINTS
+
+    arguments = {name: value for name, value in part.items() if name not in ("kind", "weight")}
+    kind = part.get("kind")
+    if kind not in CONSTRAINTS:
+        raise SlalomError(f"unknown kind of constraint {kind!r}; choose from {', '.join(CONSTRAINTS)}")
+    try:
+        made = CONSTRAINTS[kind](**arguments)
+    except TypeError as error:
+        raise SlalomError(f"the constraint {kind} cannot be made from {arguments} ({error})") from None
+    return made if part.get("weight", 1) == 1 else part["weight"] * made

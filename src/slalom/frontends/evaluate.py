@@ -1,0 +1,160 @@
+"""The commands `slalom eval` and `slalom report`: words typed in a terminal to an evaluation and its report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from slalom.errors import SlalomError
+
+if TYPE_CHECKING:
+    from slalom.evaluation.harness import Now, Watch
+
+
+def evaluate(
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            help="sentiment, detox, keywords, commongen, compose, or a task file of yours, my-task.toml; "
+            "or one study: ablation, exploration, efficiency, prompted."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write, or to go on with.")],
+    samplers: Annotated[
+        str, typer.Option(help="Comma-separated; dab:paper is dab with its preset paper; all for all (default dab).")
+    ] = "",
+    preset: Annotated[str, typer.Option(help="quick (minutes), standard (an hour or two), paper.")] = "quick",
+    strengths: Annotated[
+        str, typer.Option(help="Factors on each sampler's strength, for the front: 0.5,1,2 say.")
+    ] = "1",
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="Let the model read the paper's prefix before the prompt (keywords).")
+    ] = False,
+    judges: Annotated[str, typer.Option(help="ours, or paper: those of a model hub.")] = "ours",
+    both: Annotated[
+        bool, typer.Option("--both", help="Judge prompt and continuation, and the continuation alone as well.")
+    ] = False,
+    model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
+    engine: Annotated[str, typer.Option(help="auto, torch or openvino: what runs the model.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of a prompt's first sample.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """Measure samplers on tasks by independent judges: texts, scores, report.md and report.html in one folder.
+
+    Stopped in any way, the same command goes on where it was.
+
+    Examples:
+
+        slalom eval sentiment --samplers dab,bolt --out results/sentiment
+
+        slalom eval sentiment detox keywords --samplers all --preset standard --strengths 0.5,1,2 --out results/all
+
+        slalom eval ablation --preset standard --out results/ablation
+    """
+    from slalom.backbone.engines import known_engine
+    from slalom.backbone.model import DEFAULT
+    from slalom.evaluation import evaluate as evaluation
+    from slalom.evaluation.harness import Settings
+    from slalom.evaluation.judges import judge_set
+    from slalom.evaluation.studies import STUDIES
+    from slalom.evaluation.tasks import load_task
+
+    chosen, name = known_engine(engine), model or DEFAULT
+    study = next((task for task in tasks if task in STUDIES), None)
+    if study is not None:
+        if len(tasks) > 1:
+            raise SlalomError(f"{study} is a study and stands alone; leave {', '.join(set(tasks) - {study})} out")
+        named = evaluation.known_samplers(samplers, STUDIES[study].samplers)
+        cells, loaded = evaluation.study_cells(study, named, name)
+    else:
+        loaded = [load_task(task) for task in dict.fromkeys(tasks)]
+        named = evaluation.known_samplers(samplers or "dab")
+        cells = evaluation.task_cells(loaded, named, _factors(strengths), (prefix,))
+    settings = Settings(tuple(cells), preset, name, chosen, seed, judges, both, study)
+    makers = judge_set(judges)
+
+    def lm():  # type: ignore[no-untyped-def]
+        from slalom.decoding.steer import load
+
+        return load(name, engine=chosen)
+
+    with _watching() as watch:
+        found = evaluation.evaluate(out, settings, loaded, lm, makers, watch)
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print(f"{out / 'report.md'}\n{out / 'report.html'}")
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders made by slalom eval.")],
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for report.md and report.html; on the screen if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """Report one evaluation again, or compare several.
+
+    Example:
+
+        slalom report results/today results/yesterday --out results/compared
+    """
+    from slalom.evaluation import report as reporting
+    from slalom.evaluation.document import markdown
+    from slalom.evaluation.evaluate import compare
+    from slalom.evaluation.summary import as_json as figures
+
+    results = compare(folders)
+    blocks = reporting.blocks_of(results)
+    if out is not None:
+        reporting.write(out, reporting.title_of(results), blocks)
+    if as_json:
+        print(json.dumps({"runs": [figures(one) for one in results]}))
+    elif out is None:
+        print(markdown(blocks), end="")
+    else:
+        print(f"{out / 'report.md'}\n{out / 'report.html'}")
+
+
+def _factors(given: str) -> list[float]:
+    try:
+        factors = list(dict.fromkeys(float(word) for word in given.split(",")))
+    except ValueError:
+        raise SlalomError(f"strengths is {given!r}; it must be numbers, comma-separated") from None
+    if min(factors) < 0:
+        raise SlalomError(f"strengths is {given!r}; each must be at least 0")
+    return factors
+
+
+@contextmanager
+def _watching() -> Iterator[Watch]:
+    """A live line with the time left on a terminal; elsewhere a line for everything that begins."""
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("")
+        started, last = time.monotonic(), ""
+
+        def watch(now: Now) -> None:
+            nonlocal last
+            left = "" if now.left is None else f", about {_spoken(now.left)} left"
+            progress.update(bar, description=now.what + left, completed=now.done, total=now.total)
+            if not console.is_terminal and now.what != last:
+                console.print(f"{time.monotonic() - started:6.0f} s  {now.what}, {now.done} of {now.total}{left}")
+            last = now.what
+
+        yield watch
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,133 @@
+"""Judges on tiny models: their figures are what their definitions say."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import HfApi
+from transformers import BertModel
+
+from slalom.backbone import weights
+from slalom.errors import SlalomError
+from slalom.evaluation import judges
+from slalom.evaluation.judges import About, BertScoreJudge, ClassifierJudge, PerplexityJudge, Reading, judge_set
+from tests.conftest import tiny_classifier, tiny_lm
+
+READINGS = [
+    Reading("the food", " was good and warm", ["the soup was warm"]),
+    Reading("we", " hated the rain", ["the soup was warm", "we hated the rain"]),
+    Reading("a day", " by the river with a kayak at sunrise", []),
+]
+ABOUT = About("somebody", "tiny", "r0")
+
+
+@pytest.fixture
+def classifier() -> ClassifierJudge:
+    model, tokenizer = tiny_classifier()
+    return ClassifierJudge(model, tokenizer, 1, ABOUT)
+
+
+@pytest.fixture(params=["gpt2-tied", "llama-untied"])
+def perplexity(request: pytest.FixtureRequest) -> PerplexityJudge:
+    lm = tiny_lm(request.param)
+    lm.tokenizer.bos_token = "<eos>"
+    return PerplexityJudge(lm.model, lm.tokenizer, ABOUT)
+
+
+@pytest.fixture
+def bertscore() -> BertScoreJudge:
+    model, tokenizer = tiny_classifier()
+    encoder = model.bert.float()
+    assert isinstance(encoder, BertModel)
+    return BertScoreJudge(encoder, tokenizer, 1, ABOUT)
+
+
+def test_a_classifier_gives_the_probability_of_its_label(classifier: ClassifierJudge) -> None:
+    found = classifier.score(READINGS, "text")
+    for reading, value in zip(READINGS, found, strict=True):
+        alone = classifier.tokenizer(reading.prompt + reading.text, return_tensors="pt")
+        expected = classifier.model(**alone).logits.softmax(-1)[0, 1].item()
+        assert value == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_continuation_alone_is_judged_without_its_prompt(classifier: ClassifierJudge) -> None:
+    whole = [Reading("", reading.text, []) for reading in READINGS]
+    assert classifier.score(READINGS, "continuation") == pytest.approx(classifier.score(whole, "text"))
+    assert classifier.score(READINGS, "continuation") != pytest.approx(classifier.score(READINGS, "text"))
+
+
+def test_perplexity_is_that_of_hugging_face_with_bos_before(perplexity: PerplexityJudge) -> None:
+    found = perplexity.score(READINGS, "text")
+    for reading, value in zip(READINGS, found, strict=True):
+        ids = [0, *perplexity.tokenizer(reading.prompt + reading.text)["input_ids"]]
+        loss = perplexity.model(torch.tensor([ids]), labels=torch.tensor([ids])).loss.item()
+        assert value == pytest.approx(math.exp(loss), rel=1e-4)
+
+
+def test_perplexity_of_the_continuation_counts_its_tokens_alone(perplexity: PerplexityJudge) -> None:
+    (found,) = perplexity.score(READINGS[:1], "continuation")
+    prompt, text = READINGS[0].prompt, READINGS[0].text
+    before = perplexity.tokenizer(prompt)["input_ids"]
+    ids = [0, *perplexity.tokenizer(prompt + text)["input_ids"]]
+    assert ids[1 : 1 + len(before)] == before
+    labels = [-100] * (1 + len(before)) + ids[1 + len(before) :]
+    loss = perplexity.model(torch.tensor([ids]), labels=torch.tensor([labels])).loss.item()
+    assert found == pytest.approx(math.exp(loss), rel=1e-4)
+
+
+def test_a_text_without_tokens_has_no_perplexity(perplexity: PerplexityJudge) -> None:
+    assert perplexity.score([Reading("we", "", [])], "continuation") == [None]
+    assert perplexity.score([Reading("", "", [])], "text") == [None]
+
+
+def test_bertscore_precision_is_the_mean_best_cosine_of_the_best_reference(bertscore: BertScoreJudge) -> None:
+    def embedded(text: str) -> torch.Tensor:
+        out = bertscore.model(**bertscore.tokenizer(text, return_tensors="pt"), output_hidden_states=True)
+        return torch.nn.functional.normalize(out.hidden_states[1][0, 1:-1], dim=-1)
+
+    found = bertscore.score(READINGS, "text")
+    for reading, value in zip(READINGS[:2], found[:2], strict=True):
+        own = embedded(reading.prompt + reading.text)
+        expected = max((own @ embedded(other).T).max(-1).values.mean().item() for other in reading.references)
+        assert value == pytest.approx(expected, abs=1e-5)
+    assert found[1] == pytest.approx(1.0, abs=1e-5)  # it is one of its references
+    assert found[2] is None  # nothing to compare it with
+
+
+def test_a_judge_that_was_not_trained_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judges, "HERE", tmp_path)
+    with pytest.raises(SlalomError, match="the judge toxicity has not been trained"):
+        judge_set("ours")["toxicity"]()
+
+
+def test_the_papers_judges_say_when_no_hub_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: HfApi, source: str, timeout: float) -> None:
+        raise OSError("no route to anywhere")
+
+    monkeypatch.setattr(HfApi, "model_info", refuse)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda source, file: None)
+    for maker in judge_set("paper").values():
+        with pytest.raises(SlalomError, match=r"no model hub can be reached \(no route to anywhere\)"):
+            maker()
+
+
+def test_unknown_judges_are_refused() -> None:
+    with pytest.raises(SlalomError, match="unknown judges 'mine'; choose from ours, paper"):
+        judge_set("mine")
+
+
+SHIPPED = sorted(path.parent for path in judges.HERE.glob("*/card.json"))
+
+
+@pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
+def test_a_shipped_judge_has_a_body_of_its_own_and_says_what_it_is_worth(folder: Path) -> None:
+    card = json.loads((folder / "card.json").read_text())
+    assert card["body"] == "mpnet-base"  # the guides' is another
+    assert card["body"] in weights.WEIGHTS
+    assert min(card["accuracy"].values()) > 0.6
+    assert min(card["mcc"].values()) > 0.2
+    assert card["command"].startswith("slalom train classifier")

@@ -1,0 +1,121 @@
+"""Reports: what was measured, marked, beside the paper's; what was not, named."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from slalom.evaluation import report
+from slalom.evaluation.document import Entry, Example, Paragraph, Table, html, markdown
+from slalom.evaluation.evaluate import compare
+from slalom.evaluation.harness import Cell
+from slalom.evaluation.metrics import Estimate
+from slalom.evaluation.summary import Row, rank, read_results
+from slalom.evaluation.tasks import Task
+from tests.evaluation import tiny
+
+
+def row(sampler: str, mean: float | None, metric: str = "perplexity") -> Row:
+    found = None if mean is None else Estimate(mean, 0.1, mean, mean, 3)
+    return Row(sampler, Cell("soup", sampler), 3, {metric: found})
+
+
+def test_the_best_and_the_second_are_ranked_by_the_metrics_own_direction() -> None:
+    rows = [row("bolt", 30.0), row("dab", 20.0), row("cold", None), row("mucola", 25.0)]
+    assert rank(rows, "perplexity") == ([1], [3])
+    up = [row("bolt", 0.7, "success"), row("dab", 0.9, "success")]
+    assert rank(up, "success") == ([1], [0])
+
+
+def test_the_unsteered_text_is_never_best_and_equal_figures_share_their_place() -> None:
+    rows = [row("none", 5.0), row("dab", 20.01), row("bolt", 20.02), row("cold", 30.0)]
+    assert rank(rows, "perplexity") == ([1, 2], [3])
+    assert rank(rows[:2], "perplexity") == ([], [])
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with several strengths and a judge missing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny.SAMPLERS, "drawn", tiny.Drawn)
+        home = tmp_path_factory.mktemp("report")
+        missing = tiny.makers(missing=("bertscore",))
+        tiny.run(home / "out", tiny.task_in(home), tiny.cells((0.5, 1.0, 2.0)), judging=missing)
+        return home / "out"
+
+
+def test_the_report_has_tables_intervals_the_papers_figures_examples_and_judges(out: Path) -> None:
+    text = (out / "report.md").read_text()
+    assert re.search(r"\| drawn<br>24 texts \| .*± .*<br>0\.990 \| — \|", text)  # the paper's 0.99; BERTScore missing
+    assert "<br>23.4 ± 0.3" in text
+    assert "**" in text
+    assert "<u>" in text
+    assert "95 % bootstrap intervals" in text
+    assert "Nonsense ahead." in text
+    assert "*the food*" in text
+    assert "| perplexity | a ruler | r1 | 0.750 rulers | 0.500 rulers |" in text
+    assert "judge bertscore: no bertscore today" in text
+    assert "Self-BLEU: BLEU-4" in text
+    assert "--strengths 0.5,1,2" in text
+
+
+def test_what_is_missing_is_never_0(out: Path) -> None:
+    rows = [line.split(" | ") for line in (out / "report.md").read_text().splitlines() if "<br>24 texts |" in line]
+    assert [cells[2] for cells in rows] == ["—", "—"]
+
+
+class Links(HTMLParser):
+    """Everything a page would fetch, and its tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value for name, value in attrs if name in ("src", "href") and value]
+
+
+def test_the_page_needs_nothing_else_and_holds_the_plot(out: Path) -> None:
+    page = Links()
+    page.feed((out / "report.html").read_text())
+    assert [link for link in page.fetched if not link.startswith("#")] == []
+    assert "svg" in page.tags
+    assert "script" not in page.tags
+    svg = (out / "figures" / "soup-front.svg").read_text()
+    assert svg.strip() in (out / "report.html").read_text()
+
+
+def test_reporting_twice_gives_the_same(out: Path) -> None:
+    before = {name: (out / name).read_text() for name in ("report.md", "report.html")}
+    results = [read_results(out)]
+    report.write(out, report.title_of(results), report.blocks_of(results))
+    assert {name: (out / name).read_text() for name in before} == before
+
+
+def test_several_runs_stand_side_by_side(out: Path, soup: Task, tmp_path: Path) -> None:
+    tiny.run(tmp_path / "other", soup, tiny.cells(presets=("default",)), seed=5)
+    text = markdown(report.blocks_of(compare([out, tmp_path / "other"])))
+    assert "| drawn (out)<br>24 texts" in text
+    assert "| drawn (other)<br>24 texts" in text
+    assert "seed 5" in text
+
+
+def test_foreign_text_is_shown_and_not_interpreted() -> None:
+    nasty = "<script>alert(1)</script> | **bold** _x_\nnext"
+    blocks = [
+        Paragraph(nasty),
+        Table(["a", "b"], [[Entry("row"), Entry(nasty)]]),
+        Example("t", nasty, [("dab", nasty)]),
+    ]
+    page = html("t", blocks)  # type: ignore[arg-type]
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    text = markdown(blocks)  # type: ignore[arg-type]
+    assert "\\<script\\>" in text
+    assert "\\*\\*bold\\*\\*" in text
+    assert max(line.count(" | ") for line in text.splitlines()) == 1  # the table has two columns still

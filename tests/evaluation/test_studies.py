@@ -1,0 +1,125 @@
+"""Studies: what they ask of the samplers, and that any sampler will do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slalom.constraints import Classifier, Constraint, Keywords
+from slalom.decoding.dab import DAB
+from slalom.decoding.presets import preset_for
+from slalom.decoding.sampler import Preset
+from slalom.errors import SlalomError
+from slalom.evaluation import evaluate as evaluation
+from slalom.evaluation import store, studies, tasks
+from slalom.evaluation.harness import Cell, Settings, read_run
+from slalom.evaluation.studies import SIZES, Size, ablation_cells, cost, explore
+from tests.conftest import tiny_classifier, tiny_lm
+from tests.evaluation import tiny
+
+SMALL = Size(2, 3, 4)
+
+
+def settings_of(sampler: str, wish: Constraint, steps: int = 4) -> Preset:
+    return replace(preset_for("default", wish, "tiny", sampler=sampler), steps=steps, stop=None)
+
+
+@pytest.mark.parametrize("sampler", ["dab", "drawn"])
+def test_exploration_counts_hops_tokens_and_perplexity_of_every_step(sampler: str) -> None:
+    lm, wish = tiny_lm("llama-tied"), Keywords(["soup"])
+    found = explore(lm, wish, "the food", settings_of(sampler, wish), SMALL)
+    assert len(found["hops"]) == 3
+    assert len(found["perplexity"]) == len(found["score"]) == 4
+    assert all(0 <= hops <= studies.LENGTH for hops in found["hops"])
+    assert 1 < found["unique"] <= 4
+    assert all(value > 1 for value in found["perplexity"])
+
+
+def test_a_sampler_that_never_moves_makes_no_hops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny.Drawn, "step", lambda self, problem, state, rng: state)
+    lm, wish = tiny_lm("llama-tied"), Keywords(["soup"])
+    found = explore(lm, wish, "the food", settings_of("drawn", wish), SMALL)
+    assert found["hops"] == [0.0, 0.0, 0.0]
+    assert found["unique"] == 1.0
+
+
+def test_cost_is_length_times_steps_over_time_and_counts_backward_operations() -> None:
+    lm = tiny_lm("llama-tied")
+    model, tokenizer = tiny_classifier()
+    wish = Classifier(model.float(), "good", tokenizer)
+    found = cost(lm, wish, "the food", settings_of("dab", wish), SMALL)
+    assert found["steps"] == 4
+    assert found["tokens_per_second"] == pytest.approx(20 * 4 / found["seconds"], rel=0.01)
+    assert found["backward"]["AddmmBackward0"]["calls"] > 0
+    assert all(name.split("Backward")[1].isdigit() for name in found["backward"])
+
+
+def test_a_sampler_without_gradients_has_no_backward_operations() -> None:
+    lm, wish = tiny_lm("llama-tied"), Keywords(["soup"])
+    assert cost(lm, wish, "the food", settings_of("drawn", wish), SMALL)["backward"] == {}
+
+
+def test_the_ablation_moves_one_knob_at_a_time_around_the_samplers_own() -> None:
+    cells = ablation_cells("dab", "paper", "tiny")
+    assert cells[0] == Cell("sentiment", "dab", "paper")
+    assert all(len(cell.knobs) == 1 for cell in cells[1:])
+    assert {cell.knobs[0][0] for cell in cells[1:]} == {"weight", "tau", "top_k"}
+    assert all(cell.knobs != (("top_k", 250),) for cell in cells)  # that is the sampler as it is
+    assert len(set(cells)) == len(cells)
+    with pytest.raises(SlalomError, match="the sampler drawn has no knob weight"):
+        ablation_cells("drawn", "default", "tiny")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The studies at a tiny size on a tiny task."""
+    tiny.task_in(tmp_path)
+    monkeypatch.setitem(SIZES, "quick", SMALL)
+    monkeypatch.setattr(studies, "TASK", str(tmp_path / "soup.toml"))
+    monkeypatch.setattr(studies, "LENGTH", 6)
+    return tmp_path
+
+
+@pytest.mark.parametrize("study", ["exploration", "efficiency"])
+def test_a_study_measures_every_sampler_on_every_prompt_and_goes_on_where_it_was(small: Path, study: str) -> None:
+    task = tasks.load_task(str(small / "soup.toml"))
+    cells = (Cell("soup", "drawn"), Cell("soup", "drawn", "hot"))
+    settings = Settings(cells, "quick", "tiny", "torch", study=study)
+
+    def run() -> None:
+        evaluation.evaluate(small / "out", settings, [task], lambda: tiny_lm("llama-tied"), {}, lambda now: None)
+
+    run()
+    whole = store.read(small / "out" / "units.jsonl")
+    assert [(unit["cell"], unit["prompt"]) for unit in whole] == [
+        (cell.id, prompt) for cell in cells for prompt in ("the food", "we")
+    ]
+    store.rewrite(small / "out" / "units.jsonl", whole[1:3])
+    run()
+    again = store.read(small / "out" / "units.jsonl")
+    assert again[1:3] == whole[1:3]
+    assert [unit["cell"] for unit in again] == [unit["cell"] for unit in whole]
+    text = (small / "out" / "report.md").read_text()
+    assert {"exploration": "hops a step", "efficiency": "n·s/t"}[study] in text
+    assert "| drawn:hot" in text
+
+
+def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
+    task = tasks.load_task(str(small / "soup.toml"))
+    plain = Cell("soup", "dab")
+    knobs = [("weight", 2.0), ("tau", 0.3), ("top_k", 50)]
+    cells = (plain, *(plain._replace(knobs=(one,)) for one in knobs))
+    shorter = task.model_copy(update={"prompts": ["we"], "records": task.records[:1]})
+    settings = Settings(cells, "quick", "tiny", "torch", study="ablation")
+    evaluation.evaluate(
+        small / "out", settings, [shorter], lambda: tiny_lm("llama-tied"), tiny.makers(), lambda now: None
+    )
+    text = (small / "out" / "report.md").read_text()
+    for label in ("bias weight w", "proposal temperature τ", "top-k"):
+        assert f"| {label} | Success ↑ | PPL ↓ |" in text
+    weights = [line.split(" | ")[0] for line in text.partition("bias weight w")[2].splitlines()[2:4]]
+    assert weights == ["| 2", f"| {DAB().weight:g}"]
+    assert (small / "out" / "figures" / "ablation-perplexity.svg").exists()
+    assert read_run(small / "out").settings.cells == cells

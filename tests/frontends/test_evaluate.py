@@ -1,0 +1,120 @@
+"""`slalom eval` and `slalom report`, as a person or a script would use and misuse them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from slalom.decoding import SAMPLERS
+from slalom.evaluation import judges
+from slalom.frontends.cli import app
+from tests.conftest import tiny_lm
+from tests.evaluation import tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny LM and a tiny task, in files."""
+    root = tmp_path_factory.mktemp("eval")
+    lm = tiny_lm("llama-tied")
+    lm.model.save_pretrained(root / "lm")
+    lm.tokenizer.save_pretrained(root / "lm")
+    tiny.task_in(root)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SAMPLERS, "drawn", tiny.Drawn)
+    monkeypatch.setitem(judges.JUDGE_SETS, "ours", tiny.makers(missing=("bertscore",)))
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+def asked(folder: Path, out: Path, *more: str) -> list[str]:
+    words = ["eval", f"{folder}/soup.toml", "--samplers", "drawn,drawn:hot", "--model", f"{folder}/lm"]
+    return [*words, "--engine", "torch", "--out", str(out), *more]
+
+
+def test_eval_writes_texts_scores_and_a_report_and_prints_figures_as_json(folder: Path, tmp_path: Path) -> None:
+    out = run(*asked(folder, tmp_path / "out", "--strengths", "0.5,1", "--prefix", "--json"))
+    assert out.exit_code == 0, out.output
+    rows = json.loads(out.stdout)["tasks"]["soup"]
+    assert [(row["preset"], row["strength"], row["prefix"]) for row in rows] == [
+        ("default", 0.5, True),
+        ("default", 1.0, True),
+        ("hot", 0.5, True),
+        ("hot", 1.0, True),
+    ]
+    assert rows[0]["metrics"]["bertscore"] is None
+    assert rows[0]["metrics"]["success"]["n"] == rows[0]["texts"] == 24
+    names = {path.name for path in (tmp_path / "out").iterdir()} - {".lock"}
+    assert names == {"generations.jsonl", "scores.jsonl", "run.json", "report.md", "report.html", "figures"}
+
+
+def test_eval_says_where_the_report_is_and_report_prints_it_again(folder: Path, tmp_path: Path) -> None:
+    out = run(*asked(folder, tmp_path / "out"))
+    assert out.stdout.split() == [str(tmp_path / "out" / "report.md"), str(tmp_path / "out" / "report.html")]
+    assert run("report", str(tmp_path / "out")).stdout == (tmp_path / "out" / "report.md").read_text()
+
+
+def test_report_compares_folders(folder: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        assert run(*asked(folder, tmp_path / name, "--seed", "1")).exit_code == 0
+    words = ["report", f"{tmp_path}/a", f"{tmp_path}/b"]
+    out = run(*words, "--out", str(tmp_path / "both"))
+    assert out.exit_code == 0, out.output
+    assert "drawn (a)" in (tmp_path / "both" / "report.html").read_text()
+    assert len(json.loads(run(*words, "--json").stdout)["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["eval", "poems", "--out", "{out}"], "unknown task 'poems'; choose from sentiment, detox"),
+        (["eval", "none.toml", "--out", "{out}"], "there is no task file none.toml"),
+        (["eval", "sentiment", "--samplers", "dlp", "--out", "{out}"], "unknown sampler 'dlp'; choose from dab"),
+        (["eval", "sentiment", "--samplers", "dab:x", "--out", "{out}"], "unknown preset 'x' of dab; choose from"),
+        (
+            ["eval", "sentiment", "--preset", "huge", "--out", "{out}"],
+            "unknown preset 'huge' of sentiment; choose from",
+        ),
+        (["eval", "exploration", "--preset", "huge", "--out", "{out}"], "unknown preset 'huge'"),
+        (["eval", "sentiment", "--judges", "me", "--out", "{out}"], "unknown judges 'me'; choose from ours, paper"),
+        (["eval", "sentiment", "--engine", "steam", "--out", "{out}"], "unknown engine 'steam'"),
+        (["eval", "sentiment", "--strengths", "1,x", "--out", "{out}"], "strengths is '1,x'; it must be numbers"),
+        (["eval", "sentiment", "--strengths", "-1", "--out", "{out}"], "strengths is '-1'; each must be at least 0"),
+        (["eval", "ablation", "detox", "--out", "{out}"], "ablation is a study and stands alone; leave detox out"),
+        (["eval", "sentiment", "--out", "{folder}"], "holds no evaluation; give a new folder"),
+        (["eval", "sentiment", "--prefix", "--out", "{out}"], "the task sentiment has no prefix"),
+        (["report", "{folder}"], "holds no evaluation (there is no run.json in it)"),
+        (["report", "nowhere"], "nowhere holds no evaluation"),
+    ],
+)
+def test_misuse_gets_one_sentence_and_status_2(folder: Path, tmp_path: Path, words: list[str], complaint: str) -> None:
+    out = run(*(word.format(folder=folder, out=tmp_path / "out") for word in words))
+    assert out.exit_code == 2
+    assert out.stdout == ""
+    assert complaint in out.stderr
+    assert out.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_nobody_can_find_is_said_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
+    out = run(
+        "eval", f"{folder}/soup.toml", "--samplers", "drawn", "--model", str(folder), "--out", str(tmp_path / "x")
+    )
+    assert out.exit_code == 2
+    assert "without a config.json" in out.stderr
+
+
+def test_ls_lists_the_tasks_with_their_sizes() -> None:
+    rows = json.loads(run("ls", "tasks", "--json").stdout)["tasks"]
+    assert [row["name"] for row in rows] == ["sentiment", "detox", "keywords", "commongen", "compose"]
+    assert rows[1]["paper texts"] == 20_000

@@ -1,0 +1,97 @@
+"""Adapters on a tiny MPNet: which layers they change, what the card says, and that they load again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import MPNetConfig, MPNetModel
+
+from slalom.backbone import weights
+from slalom.constraints.loading import load_classifier
+from slalom.errors import SlalomError
+from slalom.training.classifier import ClassifierRecipe, build, matthews, train_classifier
+from tests.conftest import word_piece_tokenizer
+
+TEXTS = {0: ["the food was bad", "the rain was cold", "an awful day"], 1: ["the soup was good", "a lovely day"]}
+
+
+@pytest.fixture
+def body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A random MPNet of three layers, where an embedded encoder would lie."""
+    tokenizer = word_piece_tokenizer()
+    torch.manual_seed(0)
+    config = MPNetConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=66,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    MPNetModel(config).save_pretrained(tmp_path / "body")
+    tokenizer.save_pretrained(tmp_path / "body")
+    monkeypatch.setattr(weights, "ensure", lambda name: tmp_path / "body")
+    return "tiny-mpnet"
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Five texts, four times, in three splits."""
+    path = tmp_path / "tone.jsonl"
+    splits = ("train", "train", "test", "dev")
+    lines = [
+        json.dumps({"text": text, "label": label, "split": split})
+        for split in splits
+        for label, texts in TEXTS.items()
+        for text in texts
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_only_the_last_layers_are_adapted_when_a_number_is_given(body: str) -> None:
+    adapter = build(ClassifierRecipe(body=body, layers=1, rank=2)).adapter
+    trained = [name for name, parameter in adapter.named_parameters() if parameter.requires_grad]
+    assert {part for name in trained for part in name.split(".") if part in "qkvo"} == set("qkvo")
+    assert all("layer.2." in name or "classifier" in name for name in trained)
+
+
+def test_more_layers_than_there_are_is_an_error(body: str) -> None:
+    with pytest.raises(SlalomError, match="layers is 4; tiny-mpnet has 1 to 3"):
+        build(ClassifierRecipe(body=body, layers=4))
+
+
+def test_training_measures_on_every_other_split_and_saves_what_loads_again(
+    body: str, rows: Path, tmp_path: Path
+) -> None:
+    recipe = ClassifierRecipe(
+        ("bad", "good"), body, split="train", layers=2, rank=4, epochs=60.0, batch=5, learning_rate=5e-3
+    )
+    card = train_classifier([rows], tmp_path / "tone", recipe, "a command", say=lambda line: None)
+    assert card["rows"] == 10
+    assert card["accuracy"]["tone, as it is"] == 1.0
+    assert card["mcc"]["tone, as it is"] == 1.0
+    model, tokenizer = load_classifier(str(tmp_path / "tone"))
+    logits = model(**tokenizer(["an awful day", "a lovely day"], return_tensors="pt", padding=True)).logits
+    assert logits.argmax(-1).tolist() == [0, 1]
+
+
+def test_fewer_rows_are_drawn_when_a_number_is_given(body: str, rows: Path, tmp_path: Path) -> None:
+    recipe = ClassifierRecipe(("bad", "good"), body, split="dev", rows=3, layers=1, epochs=1.0)
+    assert train_classifier([rows], tmp_path / "tone", recipe, "", say=lambda line: None)["rows"] == 3
+
+
+def test_a_split_without_rows_is_an_error(body: str, rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(SlalomError, match=r"no row of tone\.jsonl is of the split 'other'"):
+        train_classifier([rows], tmp_path / "tone", ClassifierRecipe(body=body, split="other"), "")
+
+
+def test_matthews_correlation_of_hand_counted_tables() -> None:
+    # 2 true positives, 1 false positive, 1 false negative, 4 true negatives: (2·4 - 1·1) / sqrt(3·3·5·5)
+    predicted, true = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0]), torch.tensor([1, 1, 0, 1, 0, 0, 0, 0])
+    assert matthews(predicted, true) == pytest.approx(7 / 15)
+    assert matthews(torch.ones(4), torch.tensor([0, 1, 0, 1])) == 0.0
