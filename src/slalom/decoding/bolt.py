@@ -10,13 +10,14 @@ from torch.nn import functional as F
 
 from slalom.backbone.engine import Prefix, TransformersEngine
 from slalom.backbone.graph import GraphPass, frozen, input_table, output_table
-from slalom.backbone.rollout import Limits, best_allowed, penalise, rollout
+from slalom.backbone.rollout import Limits, best_allowed, finished, penalise
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.keywords import Keywords
 from slalom.decoding.bias import NORMS, SCHEDULES
 from slalom.decoding.bleu import bleu
 from slalom.decoding.knobs import knob
+from slalom.decoding.none import own_text
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem, Stop
 from slalom.types import Draft, Prompt, Relaxed
@@ -102,8 +103,8 @@ class BOLT:
         "prompt, or simply 1 before the head, as in the original",
         choices=("spread", "raw"),
     )
-    start: float = knob(0.3, "standard deviation of the first bias", least=0)
-    rate: float = knob(0.015, "learning rate of AdamW", least=0)
+    start: float = knob(0.15, "standard deviation of the first bias", least=0)
+    rate: float = knob(0.03, "learning rate of AdamW", least=0)
     decay: float = knob(0.01, "weight decay of AdamW", least=0)
     noise: float = knob(0.006, "standard deviation of what is added to the bias after each update", least=0)
     drift: float = knob(0.0, "mean of what is added to the bias after each update (the noise's size in the original)")
@@ -115,7 +116,7 @@ class BOLT:
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
         """Ours, re-tuned on the default LM, and the original's own numbers, which were made for GPT-2 large."""
         own, paper = cls(), replace(cls(), units="raw", start=0.5, rate=0.025, noise=0.01, drift=0.01, accumulate=True)
-        if not all(isinstance(part, Keywords) for _, part in constraint.terms()):
+        if not _keywords_only(constraint):
             return {"default": Preset(own, steps=9), "paper": Preset(paper, steps=9)}
         own, paper = (replace(one, schedule="increasing", control=0.3, fluency=1.0) for one in (own, paper))
         return {
@@ -139,7 +140,7 @@ class BOLT:
         weights = torch.ones_like(bias[..., 0])
         if self.schedule != "learned":
             weights *= torch.tensor([SCHEDULES[self.schedule](i, n) for i in range(n)], device=lm.device)
-        return BOLTState(_unsteered(problem), prefix, unit, Learned.new(bias), Learned.new(weights), 0)
+        return BOLTState(own_text(problem), prefix, unit, Learned.new(bias), Learned.new(weights), 0)
 
     def step(self, problem: Problem, state: BOLTState, rng: Rng) -> BOLTState:
         """The draft of the present bias, and the bias one update further.
@@ -190,7 +191,7 @@ class BOLT:
             if i + 1 == n or (lengths <= i).all():
                 break
             logits = run.read((mixtures[-1].to(table.dtype) @ table)[:, None])[:, -1]
-        return _finished(problem, tokens, lengths, *(torch.stack(one, 1) for one in (log_probs, biased, mixtures)))
+        return _written(problem, tokens, lengths, *(torch.stack(one, 1) for one in (log_probs, biased, mixtures)))
 
     def _matched(self, vectors: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         """Bias vectors [B, V] with the norm of the logits [B, V], if that is wished (DAB's r_i)."""
@@ -223,6 +224,16 @@ class NormalisedBOLT(BOLT):
 
     norm: str = knob("centred", "the size of the logits that the bias is matched to", choices=("none", *NORMS))
     weight: float = knob(0.5, "factor on the bias, after the norms are matched", least=0)
+    start: float = knob(0.3, "standard deviation of the first bias", least=0)
+    rate: float = knob(0.015, "learning rate of AdamW", least=0)
+
+    @classmethod
+    def presets(cls, constraint: Constraint) -> dict[str, Preset]:
+        """BOLT's, with twice the weight for keywords: a single word must win outright."""
+        found = super().presets(constraint)
+        if not _keywords_only(constraint):
+            return found
+        return {name: replace(one, sampler=one.sampler.stronger(2.0)) for name, one in found.items()}
 
 
 def _loss(constraint: Constraint, written: Written, rows: torch.Tensor, end: int, rng: Rng) -> torch.Tensor:
@@ -266,7 +277,7 @@ def _choose(problem: Problem, scores: torch.Tensor, before: torch.Tensor) -> tor
     return best_allowed(scores, _owners(problem), before.tolist(), problem.limits.forbidden)
 
 
-def _finished(
+def _written(
     problem: Problem,
     tokens: torch.Tensor,
     lengths: torch.Tensor,
@@ -274,21 +285,15 @@ def _finished(
     biased: torch.Tensor,
     mixtures: torch.Tensor,
 ) -> Written:
-    """What was decoded as a draft, padded to the asked length."""
-    n, pad = problem.limits.length, problem.lm.vocabulary.pad
-    missing = (0, n - tokens.shape[1])
-    past = torch.arange(n, device=tokens.device) >= lengths[:, None]
-    padded = F.pad(tokens, missing, value=pad).masked_fill(past, pad)
-    own = F.pad(log_probs.detach(), missing).masked_fill(past, 0.0)
-    return Written(problem.lm.draft(_owners(problem), padded, lengths, own), log_probs, biased, mixtures)
+    """What was decoded, with its draft padded to the asked length."""
+    missing = (0, problem.limits.length - tokens.shape[1])
+    padded, own = F.pad(tokens, missing), F.pad(log_probs.detach(), missing)
+    draft = finished(problem.lm, _owners(problem), padded, lengths, own, problem.limits)
+    return Written(draft, log_probs, biased, mixtures)
 
 
-def _unsteered(problem: Problem) -> Draft:
-    """The LM's own draft; a greedy one is decoded once per prompt."""
-    if problem.drawing is not None:
-        return rollout(problem.lm, problem.prompts, problem.rows, problem.limits, draw=problem.draw).draft
-    prompts, rows = problem.rows.unique(return_inverse=True)
-    return rollout(problem.lm, problem.prompts, prompts, problem.limits).draft.select(rows)
+def _keywords_only(constraint: Constraint) -> bool:
+    return all(isinstance(part, Keywords) for _, part in constraint.terms())
 
 
 def _owners(problem: Problem) -> list[Prompt]:

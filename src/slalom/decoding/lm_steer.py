@@ -13,12 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from slalom.backbone.engine import TransformersEngine
-from slalom.backbone.model import DEFAULT, LanguageModel
+from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Prompts, rollout
 from slalom.backbone.steering import Change, Steers, hidden_size, steering
 from slalom.constraints.classifier import MarginConstraint
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.sentiment import Sentiment
 from slalom.constraints.toxicity import Toxicity
 from slalom.decoding.knobs import knob
 from slalom.decoding.none import own_text
@@ -28,10 +27,7 @@ from slalom.errors import SlalomError
 from slalom.types import Draft
 
 SHIPPED = Path(__file__).parent / "shipped"
-SHIPPED_STEERS: dict[tuple[type[Constraint], str], str] = {
-    (Sentiment, DEFAULT): "steer-sentiment-smollm2",
-    (Toxicity, DEFAULT): "steer-toxicity-smollm2",
-}
+SHIPPED_STEERS: dict[tuple[type[Constraint], str], str] = {}  # a kind of constraint and an LM → a folder there
 
 
 class Pull(NamedTuple):
@@ -152,7 +148,7 @@ def shipped_pull(lm: str, weight: float, constraint: Constraint) -> Pull:
     folder = SHIPPED_STEERS.get((type(constraint), lm))
     if folder is None or not isinstance(constraint, MarginConstraint):
         raise SlalomError(
-            f"no steer is shipped for {constraint.name} and {lm}, only for sentiment and toxicity and {DEFAULT}; "
+            f"no steer is shipped for {constraint.name} and {lm}; "
             f"make one with slalom train steer DATA --lm {lm} --out FOLDER, and set the knob steer to that folder"
         )
     return load_steer(SHIPPED / folder).pull(weight, constraint.label_name)

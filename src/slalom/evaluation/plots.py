@@ -55,6 +55,13 @@ class Panel(NamedTuple):
     log_y: bool = False
 
 
+class Bars(NamedTuple):
+    """Axes with one bar for each sampler."""
+
+    y_label: str
+    bars: list[tuple[str, str, float]]  # label, sampler, height
+
+
 def can_draw() -> bool:
     """Whether matplotlib is there."""
     return importlib.util.find_spec("matplotlib") is not None
@@ -93,31 +100,50 @@ def front(series: dict[tuple[str, str], list[Point]], control: str, higher: bool
     return drawn(lambda grid: draw(grid[0]), columns=1, width=7.6, height=4.2)
 
 
-def panels(shown: list[Panel]) -> str:
+def panels(shown: list[Panel | Bars]) -> str:
     """Several axes side by side with one legend below."""
 
     def draw(grid: list[Axes]) -> None:
         for axes, panel in zip(grid, shown, strict=True):
-            for number, curve in enumerate(panel.curves):
-                colour = colour_of(curve.sampler, number)
-                marker = MARKERS[number % len(MARKERS)] if len(curve.x) < 12 else ""
-                line = line_of(curve.label)
-                axes.plot(curve.x, curve.y, marker=marker, ms=4.5, color=colour, lw=1.6, ls=line, label=curve.label)
-                if curve.low and curve.high:
-                    axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
-            if panel.log_x:
-                axes.set_xscale("log")
-                plain_ticks(axes, "x")
-            if panel.log_y:
-                axes.set_yscale("log")
-                plain_ticks(axes, "y")
-            axes.set_xlabel(panel.x_label)
-            axes.set_ylabel(panel.y_label)
+            if isinstance(panel, Bars):
+                draw_bars(axes, panel)
+            else:
+                draw_curves(axes, panel)
         handles, labels = grid[0].get_legend_handles_labels()
         if len(labels) > 1:
-            grid[0].figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False)
+            legend = {"loc": "outside lower center", "ncols": min(4, len(labels)), "frameon": False}
+            grid[0].figure.legend(handles, labels, **legend)
 
     return drawn(draw, columns=len(shown), width=3.5 * len(shown), height=3.4)
+
+
+def draw_curves(axes: Axes, panel: Panel) -> None:
+    """A panel's curves, with bands where there are intervals."""
+    for number, curve in enumerate(panel.curves):
+        colour, line = colour_of(curve.sampler, number), line_of(curve.label)
+        marker = MARKERS[number % len(MARKERS)] if len(curve.x) < 12 else ""
+        axes.plot(curve.x, curve.y, marker=marker, ms=4.5, color=colour, lw=1.6, ls=line, label=curve.label)
+        if curve.low and curve.high:
+            axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, lw=0)
+    if panel.log_x:
+        axes.set_xscale("log")
+        plain_ticks(axes, "x")
+    if panel.log_y:
+        axes.set_yscale("log")
+        plain_ticks(axes, "y")
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+
+
+def draw_bars(axes: Axes, panel: Bars) -> None:
+    """A bar for each sampler; variants of one are hatched."""
+    for number, (label, sampler, height) in enumerate(panel.bars):
+        hatch = "//" if line_of(label) == "--" else None
+        axes.bar(number, height, color=colour_of(sampler, number), hatch=hatch, edgecolor="white", width=0.7)
+        axes.annotate(f"{height:.1f}", (number, height), ha="center", va="bottom", fontsize=8)
+    axes.set_xticks([])
+    axes.set_xlabel("sampler")
+    axes.set_ylabel(panel.y_label)
 
 
 def drawn(draw: Callable[[list[Axes]], None], columns: int, width: float, height: float) -> str:

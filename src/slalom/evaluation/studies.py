@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -105,10 +106,13 @@ def measure_units(run: Run, lm: Callable[[], SteerableModel], watch: Watch) -> N
     wanted = [(cell, prompt) for cell in run.settings.cells for prompt in prompts]
     done = {(unit["cell"], unit["prompt"]): unit for unit in store.read(path)}
     loaded, wish = None, None
+    started, before = time.perf_counter(), len(done)
     for number, (cell, prompt) in enumerate(wanted):
         if (cell.id, prompt) in done or cell.id in run.skipped:
             continue
-        watch(Now(f"{run.settings.study}: {cell.label}", number, len(wanted), None))
+        measured = len(done) - before
+        left = (time.perf_counter() - started) / measured * (len(wanted) - number) if measured else None
+        watch(Now(f"{run.settings.study}: {cell.label}", number, len(wanted), left))
         loaded = loaded or lm()
         wish = wish or constraint_of(task.items(task.size(run.settings.preset))[0].parts)
         try:

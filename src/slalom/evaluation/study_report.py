@@ -68,13 +68,15 @@ def exploration(run: Run, measured: list[Record]) -> list[Block]:
     columns = ["sampler", "hops a step", "different tokens a position", "perplexity at the last step"]
     blocks: list[Block] = [Table(columns, lines, "Mean ± standard error over prompts.")]
     if plots.can_draw():
-        shown_panels = [
+        unique = [(cell.label, cell.sampler, sum(unit["unique"] for unit in own) / len(own)) for cell, own in groups]
+        shown_panels: list[plots.Panel | plots.Bars] = [
             plots.Panel("step", "hops (positions changed)", curves["hops"]),
+            plots.Bars("different tokens a position", unique),
             plots.Panel("step", "perplexity under the steered LM", curves["perplexity"], log_y=True),
         ]
         caption = (
-            "Left: positions whose token differs from the draft before. Right: perplexity of each step's drafts. "
-            "Means over prompts and rows."
+            "Left: positions whose token differs from the draft before. Middle: different tokens seen at a position. "
+            "Right: perplexity of each step's drafts. Means over prompts and rows."
         )
         blocks.append(Figure("exploration", plots.panels(shown_panels), caption))
     return blocks
@@ -153,7 +155,7 @@ def ablation(task: Task, results: Results) -> list[Block]:
         return []
     metrics = [task.control, "perplexity"]
     blocks: list[Block] = [Heading("One knob at a time", 3)]
-    panels: dict[str, list[plots.Panel]] = {name: [] for name in metrics}
+    panels: dict[str, list[plots.Panel | plots.Bars]] = {name: [] for name in metrics}
     for knob, said in KNOBS.items():
         cells = [cell for cell in changed if cell.knobs[0][0] == knob] + results.usual(task.name)
         rows = [(knob_value(cell, knob, results.records), results.row(cell, metrics)) for cell in cells]
@@ -163,12 +165,14 @@ def ablation(task: Task, results: Results) -> list[Block]:
         ]
         blocks.append(Table([said, *(METRICS[name].label for name in metrics)], lines))
         for name in metrics:
-            panels[name].append(plots.Panel(said, METRICS[name].label, [knob_curve(rows, name)], log_x=True))
+            curve = knob_curve(rows, name)
+            if curve.x:
+                panels[name].append(plots.Panel(said, METRICS[name].label, [curve], log_x=True))
     if plots.can_draw():
         for name, shown_panels in panels.items():
             what = METRICS[name].what
             caption = f"{what[:1].upper()}{what[1:]}, over one knob at a time. Bands: 95 % intervals."
-            if all(panel.curves[0].x for panel in shown_panels):
+            if shown_panels:
                 blocks.append(Figure(f"ablation-{name}", plots.panels(shown_panels), caption))
     return blocks
 
