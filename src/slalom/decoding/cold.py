@@ -22,7 +22,7 @@ from slalom.constraints.keywords import Keywords
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.relaxation import entries_at
-from slalom.decoding.sampler import Preset, Problem
+from slalom.decoding.sampler import Preset, Problem, Stop
 from slalom.types import Draft, Prompt
 
 BETAS = (0.9, 0.999)  # Adam's
@@ -103,12 +103,12 @@ class COLD:
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
-        """Ours, and the settings DAB's paper compares with: 400 iterations."""
-        keywords = all(isinstance(part, Keywords) for _, part in constraint.terms())
-        return {
-            "default": Preset(cls(), steps=9),
-            "paper": Preset(cls(weight=0.5) if keywords else cls(), steps=9),
-        }
+        """Ours, 50 iterations on a faster annealing, and the settings DAB's paper compares with: 400 iterations."""
+        quick = cls(inner=10, pace=8.0)
+        if all(isinstance(part, Keywords) for _, part in constraint.terms()):
+            paper = cls(weight=0.5)
+            return {"default": Preset(paper, steps=9, stop=Stop(1.0)), "paper": Preset(paper, steps=9)}
+        return {"default": Preset(quick, steps=6, choice="joint"), "paper": Preset(cls(), steps=9)}
 
     def stronger(self, strength: float) -> Self:
         """f's share against the rest times the strength."""

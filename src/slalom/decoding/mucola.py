@@ -29,7 +29,7 @@ from slalom.decoding.bias import geometry
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.relaxation import entries_at, real_until
-from slalom.decoding.sampler import Preset, Problem
+from slalom.decoding.sampler import Preset, Problem, Stop
 from slalom.types import Draft, Prompt
 
 SETTLED = 5  # iterations without a change after which a text that fulfils everything is a solution
@@ -128,18 +128,16 @@ class MuCoLa:
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
-        """Ours, and the original's: 300 iterations for sentiment, 200 for detoxification, 500 for keywords."""
+        """Ours, 50 quieter iterations; the original's: 300 for sentiment, 200 for detoxification, 500 for keywords."""
         parts = [part for _, part in constraint.terms()]
         keywords = all(isinstance(part, Keywords) for part in parts)
         detoxify = all(isinstance(part, Toxicity) for part in parts)
         goal = 5.0 if detoxify else 2.0
         iterations = 500 if keywords else 200 if detoxify else 300
         paper = cls(goal=goal, wait=50 if keywords else 0)
-        steps = 1 + iterations // paper.inner
-        return {
-            "default": Preset(cls(goal=goal), steps=steps, temperature=1.0, top_p=0.96),
-            "paper": Preset(paper, steps=steps, temperature=1.0, top_p=0.96),
-        }
+        original = Preset(paper, steps=1 + iterations // paper.inner, temperature=1.0, top_p=0.96)
+        own = Preset(cls(goal=goal, inner=10, noise=0.1), steps=6, choice="joint", temperature=1.0, top_p=0.96)
+        return {"default": replace(original, stop=Stop(1.0)) if keywords else own, "paper": original}
 
     def stronger(self, strength: float) -> Self:
         """What presses, times the strength."""
