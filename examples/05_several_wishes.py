@@ -49,11 +49,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="the wishes with this in their name")
     parser.add_argument("--engine", default="torch", help="torch or openvino")
-    parser.add_argument("--quick", action="store_true", help="one prompt and few drafts, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one prompt, one wish and few drafts, to see that it runs")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     prompts = args.prompts.read_text(encoding="utf-8").splitlines() if args.prompts else PROMPTS
     prompts, steps = (prompts[:1], 3) if args.quick else (prompts, None)
+    args.only = "positive + clean + keywords" if args.quick else args.only
     lm = slalom.load(engine=args.engine)
     for name, wish in wishes().items():
         if args.only and args.only not in name:
