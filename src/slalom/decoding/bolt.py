@@ -20,7 +20,7 @@ from slalom.decoding.knobs import knob
 from slalom.decoding.none import own_text
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem, Stop
-from slalom.types import Draft, Prompt, Relaxed
+from slalom.types import Draft, Relaxed
 
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # AdamW's, as in the original
 BLEU = 1  # names the random numbers of the keyword loss
@@ -274,7 +274,7 @@ def _choose(problem: Problem, scores: torch.Tensor, before: torch.Tensor) -> tor
         scores = problem.draw(before.shape[1], torch.arange(len(scores), device=scores.device), scores)
     if problem.limits.forbidden is None:
         return scores.argmax(-1)
-    return best_allowed(scores, _owners(problem), before.tolist(), problem.limits.forbidden)
+    return best_allowed(scores, problem.owners, before.tolist(), problem.limits.forbidden)
 
 
 def _written(
@@ -288,16 +288,12 @@ def _written(
     """What was decoded, with its draft padded to the asked length."""
     missing = (0, problem.limits.length - tokens.shape[1])
     padded, own = F.pad(tokens, missing), F.pad(log_probs.detach(), missing)
-    draft = finished(problem.lm, _owners(problem), padded, lengths, own, problem.limits)
+    draft = finished(problem.lm, problem.owners, padded, lengths, own, problem.limits)
     return Written(draft, log_probs, biased, mixtures)
 
 
 def _keywords_only(constraint: Constraint) -> bool:
     return all(isinstance(part, Keywords) for _, part in constraint.terms())
-
-
-def _owners(problem: Problem) -> list[Prompt]:
-    return [problem.prompts.prompts[row] for row in problem.rows.tolist()]
 
 
 def _normal(rng: Rng, rows: int, n: int, width: int) -> torch.Tensor:

@@ -23,7 +23,7 @@ from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.relaxation import entries_at
 from slalom.decoding.sampler import Preset, Problem, Stop
-from slalom.types import Draft, Prompt
+from slalom.types import Draft
 
 BETAS = (0.9, 0.999)  # Adam's
 TINY = 1e-8  # Adam's epsilon
@@ -165,7 +165,7 @@ class COLD:
     @torch.no_grad()
     def _ask(self, problem: Problem, tokens: torch.Tensor) -> Opinion:
         """What the LM, under the rules of every rollout, and f think of a text [B, n]."""
-        lm, prompts = problem.lm, _prompts(problem)
+        lm, prompts = problem.lm, problem.owners
         logits = lm.continued(prompts, lm.embed(tokens)).logits
         for i in range(tokens.shape[1]):
             logits[:, i] = penalise(logits[:, i], tokens[:, :i], problem.limits.repetition_penalty)
@@ -195,7 +195,7 @@ class COLD:
         lm = problem.lm
         different, rows = problem.rows.unique(return_inverse=True)
         prompts, table = (
-            _prompts(problem._replace(rows=different)),
+            problem._replace(rows=different).owners,
             lm.embed(torch.arange(lm.vocabulary.size, device=lm.device)),
         )
         mixed = torch.zeros(len(prompts), problem.limits.length, table.shape[1], device=lm.device)
@@ -233,10 +233,6 @@ def adam(gradient: torch.Tensor, mean: torch.Tensor, square: torch.Tensor, time:
     square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
     root = (square / (1 - BETAS[1] ** time)).sqrt_().add_(TINY)
     return mean.div(root).div_(1 - BETAS[0] ** time)
-
-
-def _prompts(problem: Problem) -> list[Prompt]:
-    return [problem.prompts.prompts[row] for row in problem.rows.tolist()]
 
 
 def _never(problem: Problem) -> torch.Tensor:

@@ -30,7 +30,7 @@ from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.relaxation import entries_at, real_until
 from slalom.decoding.sampler import Preset, Problem, Stop
-from slalom.types import Draft, Prompt
+from slalom.types import Draft
 
 SETTLED = 5  # iterations without a change after which a text that fulfils everything is a solution
 PERIOD = 50  # iterations after which every multiplier is brought up to date
@@ -249,7 +249,7 @@ class MuCoLa:
 
     def _energy(self, problem: Problem, tokens: torch.Tensor) -> Energy:
         """All that hangs on the tokens, [B, n]."""
-        lm, prompts = problem.lm, _prompts(problem)
+        lm, prompts = problem.lm, problem.owners
         tokens = tokens.clone()  # a rollout's own may not enter a graph
         counted = torch.arange(tokens.shape[1], device=tokens.device) <= real_until(tokens, lm.vocabulary.eos)[:, None]
         with torch.enable_grad():
@@ -317,23 +317,19 @@ def head_map(lm: LanguageModel) -> torch.Tensor | None:
     return _HEADS[lm.vocabulary]
 
 
-def _prompts(problem: Problem) -> list[Prompt]:
-    return [problem.prompts.prompts[row] for row in problem.rows.tolist()]
-
-
 def _draft(problem: Problem, tokens: torch.Tensor, log_probs: torch.Tensor) -> Draft:
     """Tokens as a draft, which ends at an EOS."""
     vocabulary = problem.lm.vocabulary
     lengths = real_until(tokens, vocabulary.eos)
     past = torch.arange(tokens.shape[1], device=tokens.device) >= lengths[:, None]
     return problem.lm.draft(
-        _prompts(problem), tokens.masked_fill(past, vocabulary.pad), lengths, log_probs.masked_fill(past, 0.0)
+        problem.owners, tokens.masked_fill(past, vocabulary.pad), lengths, log_probs.masked_fill(past, 0.0)
     )
 
 
 def _without_forbidden(problem: Problem, tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """The same tokens [B, n], but a row that writes what is forbidden is put together anew, from left to right."""
-    forbidden, prompts = problem.limits.forbidden, _prompts(problem)
+    forbidden, prompts = problem.limits.forbidden, problem.owners
     if forbidden is None:
         return tokens
     listed = tokens.tolist()

@@ -13,7 +13,7 @@ from slalom.backbone.rollout import Draw, Limits, Prompts
 from slalom.constraints.constraint import Constraint, Judgement
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.randomness import Rng
-from slalom.types import Draft
+from slalom.types import Draft, Prompt
 
 ENOUGH = 4.6  # a margin whose probability is 0.99
 
@@ -55,6 +55,11 @@ class Problem(NamedTuple):
     def redrawn(self, rng: Rng) -> Problem:
         """The same with other random numbers where tokens are drawn."""
         return self._replace(drawing=self.drawing and self.drawing._replace(rng=rng))
+
+    @property
+    def owners(self) -> list[Prompt]:
+        """Each row's prompt."""
+        return [self.prompts.prompts[row] for row in self.rows.tolist()]
 
     @property
     def draw(self) -> Draw | None:
