@@ -42,19 +42,6 @@ def test_same_seed_same_text_alone_or_in_a_batch(default_lm: slalom.SteerableMod
     assert alone.texts[0] == together.texts[3]
 
 
-def test_a_batch_of_prompts_of_1_to_200_tokens_gives_the_same_texts_as_one_by_one(
-    default_lm: slalom.SteerableModel,
-) -> None:
-    passage = default_lm.vocabulary.pieces((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("\n", " "))
-    sizes = [1, 2, 3, 200, *range(4, 192, 7), 5][:32]
-    prompts = [default_lm.vocabulary.decode([passage[size : 2 * size]])[0] for size in sizes]
-    settings = {"length": 4, "steps": 2, "knobs": {"looks": 2}}
-    together = default_lm.steer(prompts, slalom.Sentiment("negative"), **settings).texts
-    alone = [default_lm.steer(prompt, slalom.Sentiment("negative"), **settings).texts[0] for prompt in prompts]
-    assert len(prompts) == 32
-    assert together == alone
-
-
 def test_weight_zero_is_the_lms_own_text(default_lm: slalom.SteerableModel) -> None:
     out = default_lm.steer("The chicken", slalom.Sentiment("positive"), strength=0, steps=3, length=10)
     assert out.texts[0] == out.rows[0].unsteered

@@ -8,7 +8,7 @@ import torch
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
-from tests.conftest import tiny_lm
+from tests.conftest import CORPUS, tiny_lm
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}we said "
 
@@ -88,3 +88,16 @@ def test_settings_nobody_knows_are_refused(
 ) -> None:
     with pytest.raises(SlalomError, match=complaint):
         llama.steer("the food was", good, **settings)  # type: ignore[arg-type]
+
+
+def test_a_batch_of_prompts_of_1_to_200_tokens_gives_the_same_texts_as_one_by_one(good: Classifier) -> None:
+    lm = tiny_lm("llama-tied")
+    lm.model.config.max_position_embeddings = 256  # rotary positions have no table to run out of
+    passage = lm.vocabulary.pieces(" ".join(CORPUS * 12).replace("\n", " "))
+    sizes = [1, 200, *range(2, 200, 6)][:32]
+    prompts = [lm.vocabulary.decode([passage[size : 2 * size]])[0] for size in sizes]
+    together = lm.steer(prompts, good, length=8, steps=4).texts
+    alone = [lm.steer(prompt, good, length=8, steps=4).texts[0] for prompt in prompts]
+    assert len(prompts) == 32
+    assert max(len(lm.encode(prompt, 8).ids) for prompt in prompts) == 200
+    assert together == alone
