@@ -70,8 +70,11 @@ def test_no_draft_ever_holds_a_word_to_avoid(lm: SteerableModel, good: Classifie
     assert not [text for text in texts if avoid.found(*text)]
 
 
-def test_a_word_of_several_tokens_cannot_be_pieced_together(llama: SteerableModel) -> None:
+def test_a_word_of_several_tokens_cannot_be_pieced_together(
+    llama: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything is pushed towards spelling the word out, and the text still does not."""
+    monkeypatch.setattr(Keywords, "check_allowed", lambda *_: None)  # which would refuse such a wish
     wish, knobs = Keywords(["gum"]), {"weight": 30, "fluency": 0}
     assert all(len(spelling.tokens) > 1 for spelling in wish.spellings(llama.vocabulary))
     reached = llama.steer(PROMPTS, wish, length=8, steps=30, knobs=knobs)
@@ -104,3 +107,16 @@ def test_several_lists_are_avoided_together(llama: SteerableModel) -> None:
 def test_nothing_to_avoid_is_refused() -> None:
     with pytest.raises(SlalomError, match="no words to avoid given"):
         Avoid([" "])
+
+
+def test_a_word_that_must_and_must_not_appear_is_refused(llama: SteerableModel) -> None:
+    for wish in (
+        Keywords(["soup"]) + Avoid(["Soup"]),
+        Keywords(["rain", "sunrise"], "all") + Avoid(["sunrise"]),
+        Keywords(["rain", "soup"]) + Avoid(["soup", "rain"]),
+    ):
+        with pytest.raises(SlalomError, match="must appear and must not"):
+            llama.steer("the food", wish, length=5, steps=1)
+    (row,) = llama.steer("the food", Keywords(["rain", "soup"]) + Avoid(["soup"]), length=8, steps=20).rows
+    assert row.satisfied
+    assert "rain" in row.text

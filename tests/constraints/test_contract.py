@@ -155,3 +155,24 @@ def test_the_degree_of_a_sum_is_that_of_its_least_satisfied_part(llama: Steerabl
     a, b = text_classifier(llama), Keywords(["soup"])
     draft = draft_of(llama, same_length(llama, ROWS))
     assert torch.equal((a + b).judge(draft).degree, torch.minimum(a.judge(draft).degree, b.judge(draft).degree))
+
+
+def test_what_a_draft_lacks_is_every_wanted_token_until_it_is_there(llama: SteerableModel) -> None:
+    with_soup, without = draft_of(llama, ROWS[:1]), draft_of(llama, ROWS[1:2])
+    either, every = Keywords(["soup", "rain"]), Keywords(["soup", "rain"], "all")
+    soup = [i for i, token in enumerate(every.wanted(llama.vocabulary)) if "soup" in llama.vocabulary.texts[token]]
+    assert not either.missing(with_soup).any()
+    assert either.missing(without).all()
+    assert soup
+    assert not every.missing(with_soup)[0, soup].any()
+    assert every.missing(with_soup).any()
+    assert every.missing(without).all()
+
+
+def test_a_part_that_has_its_word_does_not_ask_for_it_again(llama: SteerableModel) -> None:
+    words, ending = Keywords(["soup"]), EndsWithSentence()
+    missing = (words + ending).missing(draft_of(llama, ROWS[:1]))
+    first = len(words.wanted(llama.vocabulary))
+    assert not missing[0, :first].any()
+    assert missing[0, first:].all()
+    assert (words + ending).missing(draft_of(llama, ROWS[1:2])).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from slalom.backbone.steering import Steers, steering
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
+from slalom.constraints.sentiment import Sentiment
 from slalom.decoding import lm_steer
 from slalom.decoding.lm_steer import LMSteer, load_steer
 from slalom.decoding.run import decode, latest
@@ -186,3 +188,16 @@ def test_presets_are_the_originals(good: Classifier) -> None:
 def test_the_steers_change_is_in_the_matrices_precision_whatever_the_lms() -> None:
     steers = Steers(torch.randn(2, 16, 3), torch.randn(2, 16, 3), 0.1)
     assert steers.change(torch.randn(1, 2, 16).bfloat16(), torch.ones(1, 2)).dtype == torch.float32
+
+
+def test_every_shipped_steer_says_what_made_it_and_knows_its_constraints_labels() -> None:
+    assert {path.name for path in lm_steer.SHIPPED.iterdir()} == set(lm_steer.SHIPPED_STEERS.values())
+    for (kind, model), name in lm_steer.SHIPPED_STEERS.items():
+        card = json.loads((lm_steer.SHIPPED / name / "card.json").read_text(encoding="utf-8"))
+        assert card["lm"] == model
+        assert card["command"].startswith("slalom train steer")
+        for label in ("positive", "negative") if kind is Sentiment else ("clean", "toxic"):
+            losses = card["next_token_loss"][f"{label} texts"]
+            mine = losses.pop(f"steered to {label}")
+            assert mine < losses["unsteered"]
+            assert mine < min(loss for how, loss in losses.items() if how.startswith("steered to"))

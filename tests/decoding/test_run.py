@@ -8,7 +8,7 @@ import torch
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Judgement, Part
 from slalom.decoding.dab import DAB
-from slalom.decoding.run import Report, Seen, by_score, decode, jointly
+from slalom.decoding.run import Report, Seen, by_score, choice, decode, jointly
 from slalom.decoding.sampler import Stop
 from slalom.decoding.steer import SteerableModel
 from tests.helpers import draft_of, problem_of
@@ -100,3 +100,11 @@ def test_a_draft_worse_in_both_than_another_is_never_chosen(llama: SteerableMode
         better = seen_of(llama, score + 0.1, 0.6, fluency + 0.1)
         assert jointly(better, worse)
         assert not jointly(worse, better)
+
+
+def test_a_sampler_that_weighs_its_drafts_is_judged_by_the_same_scales(llama: SteerableModel) -> None:
+    fluent, sure = seen_of(llama, 1.0, 0.73, -1.0), seen_of(llama, 4.0, 0.98, -3.0)
+    assert choice("joint", DAB())(sure, fluent)
+    assert choice("joint", DAB(fluency=2.0))(fluent, sure)
+    assert choice("joint", DAB(enough=2.0))(fluent, sure)
+    assert choice("score", DAB(fluency=2.0))(sure, fluent)

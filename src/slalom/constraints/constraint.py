@@ -91,12 +91,19 @@ class Constraint(ABC):
         """Tokens that are always worth proposing, however unlikely the LM finds them."""
         return []
 
+    def missing(self, draft: Draft) -> torch.Tensor:
+        """Which of the wanted tokens a draft still lacks, all of them until it is satisfied: bool [B, wanted]."""
+        return ~self.satisfied(draft)[:, None].expand(-1, len(self.wanted(draft.vocabulary)))
+
     def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
         """What no draft may ever hold, if there is such a thing."""
         return None
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:  # noqa: B027 (most constraints refuse nothing)
         """Refuse, with a SlalomError, a wish this LM cannot fulfil within the length."""
+
+    def check_allowed(self, vocabulary: Vocabulary, forbidden: Forbidden) -> None:  # noqa: B027
+        """Refuse, with a SlalomError, a wish that another part of a sum forbids."""
 
     def judge(self, draft: Draft) -> Judgement:
         """Score, degree and satisfaction of a draft, computed once."""
@@ -157,6 +164,16 @@ class WeightedSum(Constraint):
         """Everything a part wants."""
         return list(dict.fromkeys(token for _, part in self._terms for token in part.wanted(vocabulary)))
 
+    def missing(self, draft: Draft) -> torch.Tensor:
+        """What some part lacks: one that has its word does not ask for it again because another likes it."""
+        order = {token: number for number, token in enumerate(self.wanted(draft.vocabulary))}
+        lacking = torch.zeros(len(draft.tokens), len(order), dtype=torch.bool, device=draft.tokens.device)
+        for _, part in self._terms:
+            own = [order[token] for token in part.wanted(draft.vocabulary)]
+            if own:
+                lacking[:, own] |= part.missing(draft)
+        return lacking
+
     def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
         """Everything a part forbids."""
         found = [own for _, part in self._terms if (own := part.forbids(vocabulary)) is not None]
@@ -166,9 +183,12 @@ class WeightedSum(Constraint):
         return Forbidden(tokens, lambda prompt, written: any(own.written(prompt, written) for own in found))
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
-        """Every part must be possible."""
+        """Every part must be possible, by itself and with the others."""
+        forbidden = self.forbids(vocabulary)
         for _, part in self._terms:
             part.check(vocabulary, length)
+            if forbidden is not None:
+                part.check_allowed(vocabulary, forbidden)
 
     def judge(self, draft: Draft) -> Judgement:
         """Every part judged once; the degree is the lowest of theirs."""

@@ -8,10 +8,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.errors import SlalomError
-from slalom.types import Draft, Relaxed
+from slalom.types import Draft, Prompt, Relaxed
 
 Mode = Literal["any", "all"]
 SCALE = 4.0  # f of a fulfilled wish: about the margin of a classifier that is sure, so that sums weigh alike
@@ -78,6 +79,18 @@ class Keywords(Constraint):
         """The first tokens of the keywords."""
         return list(dict.fromkeys(spelling.tokens[0] for spelling in self.spellings(vocabulary)))
 
+    def missing(self, draft: Draft) -> torch.Tensor:
+        """The first tokens of the words that are not there yet; with `any`, none once one word is."""
+        if self.mode == "any":
+            return super().missing(draft)
+        words = [
+            {spelling.word for spelling in self.spellings(draft.vocabulary) if spelling.tokens[0] == token}
+            for token in self.wanted(draft.vocabulary)
+        ]
+        found = self._found(draft)
+        lacking = [[any(not row[word] for word in own) for own in words] for row in found]
+        return torch.tensor(lacking, device=draft.tokens.device)
+
     def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
         """The keywords of several tokens; of two that begin alike, the one named first."""
         long = [spelling.tokens for spelling in reversed(self.spellings(vocabulary)) if len(spelling.tokens) > 1]
@@ -103,6 +116,18 @@ class Keywords(Constraint):
                 raise SlalomError(
                     f"the keyword {word!r} takes {shortest} tokens but the length is {length}; ask for more"
                 )
+
+    def check_allowed(self, vocabulary: Vocabulary, forbidden: Forbidden) -> None:
+        """Refuse words that must be there and must not: one is enough for `all`, every one for `any`."""
+        nothing = Prompt("", ())
+        allowed = {
+            spelling.word
+            for spelling in self.spellings(vocabulary)
+            if not forbidden.written(nothing, list(spelling.tokens))
+        }
+        refused = [word for number, word in enumerate(self.words) if number not in allowed]
+        if refused and (self.mode == "all" or not allowed):
+            raise SlalomError(f"{', '.join(refused)} must appear and must not; take it out of one of the two lists")
 
     def _words(self, vocabulary: Vocabulary) -> list[int]:
         return [spelling.word for spelling in self.spellings(vocabulary)]

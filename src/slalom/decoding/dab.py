@@ -72,17 +72,21 @@ class DAB:
     keep: bool = knob(
         True, "text before the first move stays as it is (no in the paper: it is pulled and decoded anew)"
     )
-    wanted: float = knob(10.0, "bonus for tokens the constraint names, however unlikely (0 in the paper)", least=0)
+    wanted: float = knob(20.0, "bonus for tokens the constraint names, however unlikely (0 in the paper)", least=0)
     climb: bool = knob(True, "go on from the worthiest draft so far (no in the paper: from the latest)")
     enough: float = knob(ENOUGH, "a constraint's score beyond which more is not worth more")
     fluency: float = knob(1.0, "worth of the LM's mean log-probability of a token, in units of the score", least=0)
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
-        """Ours, and the paper's own settings."""
-        keywords = all(isinstance(part, Keywords) for _, part in constraint.terms())
+        """Ours, and the paper's own settings. Several wishes, or words, cost more fluency: it is asked for harder."""
+        parts = [part for _, part in constraint.terms()]
+        keywords = all(isinstance(part, Keywords) for part in parts)
+        one = len(parts) == 1 and not keywords
+        ours = cls() if one else cls(enough=3.0, fluency=1.5)
+        stop = Stop(0.98 if one else 0.95, fluent=1.3, patience=12)
         return {
-            "default": Preset(cls(), steps=40, stop=Stop(0.98, fluent=1.3, patience=12), choice="joint"),
+            "default": Preset(ours, steps=40 if one else 60, stop=stop, choice="joint"),
             "paper": Preset(replace(PAPER, weight=1.4), steps=200) if keywords else Preset(PAPER, steps=20),
         }
 
@@ -143,8 +147,11 @@ class DAB:
         origin = state.origin
         scores = SCORES[self.scores](entries)
         log_weights = scores / self.tau + self.lm_weight * origin.log_probs
-        named = slice(1, 1 + len(self._named(problem)))
-        log_weights[..., named] += self.wanted * (scores[..., named] > 0)
+        if named := self._named(problem):
+            order = {token: number for number, token in enumerate(problem.constraint.wanted(problem.lm.vocabulary))}
+            missing = problem.constraint.missing(origin.draft)[:, None, [order[token] for token in named]]
+            columns = slice(1, 1 + len(named))
+            log_weights[..., columns] += self.wanted * (missing & (scores[..., columns] > 0))
         never = origin.repeated | ~origin.draft.real[..., None]
         if self.moves == 1:
             never |= state.tried  # the same move would give the same draft

@@ -13,11 +13,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from slalom.backbone.engine import TransformersEngine
-from slalom.backbone.model import LanguageModel
+from slalom.backbone.model import DEFAULT, LanguageModel
 from slalom.backbone.rollout import Prompts, rollout
 from slalom.backbone.steering import Change, Steers, hidden_size, steering
 from slalom.constraints.classifier import MarginConstraint
 from slalom.constraints.constraint import Constraint
+from slalom.constraints.sentiment import Sentiment
 from slalom.constraints.toxicity import Toxicity
 from slalom.decoding.knobs import knob
 from slalom.decoding.none import own_text
@@ -27,7 +28,10 @@ from slalom.errors import SlalomError
 from slalom.types import Draft
 
 SHIPPED = Path(__file__).parent / "shipped"
-SHIPPED_STEERS: dict[tuple[type[Constraint], str], str] = {}  # a kind of constraint and an LM → a folder there
+SHIPPED_STEERS: dict[tuple[type[Constraint], str], str] = {  # a kind of constraint and an LM → a folder there
+    (Sentiment, DEFAULT): "steer-sentiment-smollm2",
+    (Toxicity, DEFAULT): "steer-toxicity-smollm2",
+}
 
 
 class Pull(NamedTuple):

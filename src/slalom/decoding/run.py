@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -59,9 +60,9 @@ def by_score(new: Seen, old: Seen) -> torch.Tensor:
     return new.judgement.score > old.judgement.score
 
 
-def jointly(new: Seen, old: Seen) -> torch.Tensor:
+def jointly(new: Seen, old: Seen, enough: float = ENOUGH, fluency: float = 1.0) -> torch.Tensor:
     """The satisfied one; if both are or none is, the one that is worth more, f and fluency together."""
-    mine, their = (worth(seen.judgement, seen.draft, ENOUGH, fluency=1.0) for seen in (new, old))
+    mine, their = (worth(seen.judgement, seen.draft, enough, fluency) for seen in (new, old))
     satisfied, before = new.judgement.satisfied, old.judgement.satisfied
     return torch.where(satisfied == before, mine > their, satisfied)
 
@@ -72,6 +73,12 @@ def latest(new: Seen, old: Seen) -> torch.Tensor:
 
 
 CHOICES: dict[str, Better] = {"score": by_score, "joint": jointly, "latest": latest}
+
+
+def choice(name: str, sampler: Sampler) -> Better:
+    """The choice of that name; jointly, by the scales of a sampler that weighs its drafts itself."""
+    scales = {scale: getattr(sampler, scale) for scale in ("enough", "fluency") if hasattr(sampler, scale)}
+    return partial(jointly, **scales) if name == "joint" else CHOICES[name]
 
 
 def decode(

@@ -16,7 +16,7 @@ from slalom.constraints.constraint import Constraint
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.presets import preset_for
 from slalom.decoding.randomness import Rng
-from slalom.decoding.run import CHOICES, Callback, Finished, decode
+from slalom.decoding.run import CHOICES, Callback, Finished, choice, decode
 from slalom.decoding.sampler import Judge, Preset, Problem
 from slalom.errors import SlalomError
 from slalom.types import Prompt
@@ -185,7 +185,7 @@ def steer_rows(
             seeds,
             settings.steps,
             settings.stop,
-            CHOICES[settings.choice],
+            choice(settings.choice, settings.sampler),
             callbacks,
         )
         finished += outcome.rows
