@@ -120,12 +120,9 @@ def test_unknown_judges_are_refused() -> None:
         judge_set("mine")
 
 
-SHIPPED = sorted(path.parent for path in judges.HERE.glob("*/card.json"))
-
-
-@pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
-def test_a_shipped_judge_has_a_body_of_its_own_and_says_what_it_is_worth(folder: Path) -> None:
-    card = json.loads((folder / "card.json").read_text())
+@pytest.mark.parametrize("name", ["acceptability", "sentiment-sst2", "sentiment-yelp", "toxicity"])
+def test_a_shipped_judge_has_a_body_of_its_own_and_says_what_it_is_worth(name: str) -> None:
+    card = json.loads((judges.HERE / name / "card.json").read_text())
     assert card["body"] == "mpnet-base"  # the guides' is another
     assert card["body"] in weights.WEIGHTS
     assert min(card["accuracy"].values()) > 0.6
