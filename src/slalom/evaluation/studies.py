@@ -55,7 +55,7 @@ class Size(NamedTuple):
     steps: int
 
 
-SIZES = {"quick": Size(2, 4, 10), "standard": Size(2, 4, 50), "paper": Size(15, 20, 50)}
+SIZES = {"quick": Size(2, 4, 10), "standard": Size(1, 4, 50), "paper": Size(15, 20, 50)}
 
 
 def ablation_cells(sampler: str, preset: str, model: str) -> list[Cell]:
