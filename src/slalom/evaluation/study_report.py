@@ -64,7 +64,8 @@ def exploration(run: Run, measured: list[Record]) -> list[Block]:
             "perplexity": [unit["perplexity"][-1] for unit in own],
         }
         found = [estimate({str(i): [value] for i, value in enumerate(listed)}) for listed in values.values()]
-        lines.append([Entry(cell.label, note=f"{len(own)} prompts"), *(Entry(plain(one, 2)) for one in found)])
+        note = f"{len(own)} prompt{'s' if len(own) > 1 else ''}"
+        lines.append([Entry(cell.label, note=note), *(Entry(plain(one, 2)) for one in found)])
     columns = ["sampler", "hops a step", "different tokens a position", "perplexity at the last step"]
     blocks: list[Block] = [Table(columns, lines, "Mean ± standard error over prompts.")]
     if plots.can_draw():
