@@ -87,11 +87,11 @@ class DAB:
         keywords = all(isinstance(part, Keywords) for part in parts)
         one = len(parts) == 1 and not keywords
         ours = cls() if one else cls(enough=3.0, fluency=1.5)
-        stop = Stop(0.98 if one else 0.95, fluent=1.3, patience=12)
+        steps, stop = 40 if one else 60, Stop(0.98 if one else 0.95, fluent=1.3, patience=12)
         return {
-            "default": Preset(ours, steps=40 if one else 60, stop=stop, choice="joint"),
+            "default": Preset(ours, steps, stop, "joint"),
             # goes on until f is quite sure: other judges agree more often, for two to four times as many drafts
-            "thorough": Preset(cls(enough=7.0), steps=40, stop=Stop(0.999, fluent=1.3, patience=12), choice="joint"),
+            "thorough": Preset(replace(ours, enough=7.0), steps, Stop(0.999, fluent=1.3, patience=12), "joint"),
             "paper": Preset(replace(PAPER, weight=1.4), steps=200) if keywords else Preset(PAPER, steps=20),
         }
 
