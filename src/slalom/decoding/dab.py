@@ -91,7 +91,9 @@ class DAB:
         return {
             "default": Preset(ours, steps, stop, "joint"),
             # goes on until f is quite sure: other judges agree more often, for two to four times as many drafts
-            "thorough": Preset(replace(ours, enough=7.0), steps, Stop(0.999, fluent=1.3, patience=12), "joint"),
+            "thorough": Preset(
+                replace(ours, enough=7.0, lm_weight=0.5), steps, Stop(0.999, fluent=1.3, patience=12), "joint"
+            ),
             "paper": Preset(replace(PAPER, weight=1.4), steps=200) if keywords else Preset(PAPER, steps=20),
         }
 

@@ -108,18 +108,17 @@ def efficiency(run: Run, measured: list[Record]) -> list[Block]:
         note = PAPER_TOKENS_PER_SECOND.get(cell.sampler, "")
         steps = f"{own[0]['steps']} steps, {own[0]['rows']} rows"
         speed.append([Entry(cell.label, note=steps), Entry(plain(found[0], 2), note=note), Entry(plain(found[1], 1))])
-    costly = costliest(groups)
     lines = []
-    for cell, own in groups:
-        line = [Entry(cell.label)]
-        for operation in costly:
+    for operation in costliest(groups):
+        line = [Entry(operation)]
+        for cell, own in groups:
             paper = PAPER_BACKWARD.get(cell.sampler, {}).get(operation)
             calls = [unit["backward"].get(operation, {}).get("calls", 0) for unit in own]
             seconds = [unit["backward"].get(operation, {}).get("seconds", 0.0) for unit in own]
             line.append(Entry(f"{sum(calls) / len(own):.0f}", note=str(paper[0]) if paper else ""))
             line.append(Entry(f"{sum(seconds) / len(own):.4f}", note=f"{paper[1]:g}" if paper else ""))
         lines.append(line)
-    columns = [column for operation in costly for column in (f"{operation} calls", "seconds")]
+    columns = [column for cell, _ in groups for column in (f"{cell.label}: calls", "seconds")]
     return [
         Table(
             ["sampler", "n·s/t", "of all rows"],
@@ -128,7 +127,7 @@ def efficiency(run: Run, measured: list[Record]) -> list[Block]:
             "Smaller: the paper's, on its machine.",
         ),
         Table(
-            ["sampler", *columns],
+            ["operation", *columns],
             lines,
             "Backward operations of one step, by torch's profiler (which slows what it watches): the three that cost "
             "the costliest sampler most. Smaller: the paper's.",
