@@ -117,6 +117,8 @@ def test_prompts_come_from_a_file_or_from_standard_input(folder: Path, tmp_path:
         (["train", "steer", "none.jsonl", "--out", "x"], "there is no file none.jsonl"),
         (["train", "steer", "none.jsonl", "--out", "x", "--labels", "one"], "a steer needs at least two"),
         (["ls", "nonsense"], "choose from models, constraints, samplers, presets"),
+        (["generate", "we", "--keywords", "soup", "--model", "./nowhere"], "there is no folder './nowhere'"),
+        (["generate", "we", "--classifier", "./nowhere", "--label", "kind"], "there is no folder './nowhere'"),
     ],
 )
 def test_misuse_gets_one_sentence_and_status_2(folder: Path, words: list[str], complaint: str) -> None:

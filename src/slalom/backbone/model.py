@@ -140,6 +140,7 @@ class LanguageModel:
 
 def load_parts(name: str, dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """An embedded model, a local folder or a hub name to a model on the best device, and its tokenizer."""
+    weights.check_path(name)
     source = str(weights.ensure(name)) if name in weights.WEIGHTS else name
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise SlalomError(f"{name!r} is a folder without a config.json; give a model saved by save_pretrained")

@@ -82,6 +82,12 @@ def ensure(name: str) -> Path:
     return made_once(folder(name), functools.partial(_prepare, WEIGHTS[name]))
 
 
+def check_path(name: str) -> None:
+    """What is written as a path, not as a hub name, must be there."""
+    if name.startswith((".", "/", "~")) and not Path(name).exists():
+        raise SlalomError(f"there is no folder {name!r}; check the path")
+
+
 def made_once(place: Path, make: Callable[[Path], None]) -> Path:
     """A folder of the cache, filled by `make` if it is not there yet: beside its place, by one process at a time."""
     if not place.is_dir():

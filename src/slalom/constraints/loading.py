@@ -38,6 +38,7 @@ def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A sequence classifier ready to score, in float32 and frozen: a shipped one, a folder or a hub name."""
     folder = located(source)
+    weights.check_path(source)
     try:
         with weights.quiet_transformers():
             if (folder / "adapter_config.json").is_file():

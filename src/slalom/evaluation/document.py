@@ -157,7 +157,7 @@ PAGE = """<!doctype html>
 <style>
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif; color: #1c2430;
-  background: #fff; max-width: 68rem; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; overflow-wrap: anywhere; }
+  background: #fff; max-width: 76rem; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.8rem; margin: 0 0 .5rem; }
 h2 { font-size: 1.35rem; margin: 2.5rem 0 .5rem; padding-top: .75rem; border-top: 1px solid #d8dee6; }
 h3 { font-size: 1.1rem; margin: 1.75rem 0 .25rem; }
@@ -166,7 +166,7 @@ p, ul { max-width: 46rem; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; min-width: 50%; }
 caption { caption-side: top; text-align: left; color: #4a5666; padding-bottom: .4rem; }
-th, td { padding: .35rem .7rem; border-bottom: 1px solid #e4e9ef; vertical-align: top; overflow-wrap: normal; }
+th, td { padding: .35rem .55rem; border-bottom: 1px solid #e4e9ef; vertical-align: top; overflow-wrap: normal; }
 thead th { text-align: right; border-bottom: 2px solid #1c2430; vertical-align: bottom; }
 thead th:first-child, tbody th { text-align: left; font-weight: 500; white-space: nowrap; }
 td { text-align: right; white-space: nowrap; }
