@@ -120,7 +120,7 @@ class BOLT:
             return {"default": Preset(own, steps=9), "paper": Preset(paper, steps=9)}
         own, paper = (replace(one, schedule="increasing", control=0.3, fluency=1.0) for one in (own, paper))
         return {
-            "default": Preset(replace(own, rate=0.25), steps=101, stop=Stop(1.0)),
+            "default": Preset(replace(own, rate=0.1), steps=101, stop=Stop(1.0)),
             "paper": Preset(replace(paper, rate=0.4), steps=101, stop=Stop(1.0)),
         }
 
@@ -229,11 +229,12 @@ class NormalisedBOLT(BOLT):
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
-        """BOLT's, with twice the weight for keywords: a single word must win outright."""
+        """BOLT's, for keywords with twice the weight, and faster: a single word must win outright."""
         found = super().presets(constraint)
         if not _keywords_only(constraint):
             return found
-        return {name: replace(one, sampler=one.sampler.stronger(2.0)) for name, one in found.items()}
+        found = {name: replace(one, sampler=one.sampler.stronger(2.0)) for name, one in found.items()}
+        return found | {"default": replace(found["default"], sampler=replace(found["default"].sampler, rate=0.25))}
 
 
 def _loss(constraint: Constraint, written: Written, rows: torch.Tensor, end: int, rng: Rng) -> torch.Tensor:
