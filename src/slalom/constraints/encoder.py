@@ -37,20 +37,20 @@ class EncoderConstraint(Constraint):
         """f of the encoder's inputs, differentiable in its word embeddings: [B]."""
 
     def score(self, draft: Draft) -> torch.Tensor:
-        """f of the real text, read with the encoder's own tokens, texts of like length together."""
-        lengths = [len(text) for text in self._texts(draft)]
-        order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        scores = torch.empty(len(order), device=draft.tokens.device)
-        for start in range(0, len(order), TOGETHER):
-            some = order[start : start + TOGETHER]
+        """f of the real text, read with the encoder's own tokens: each text but once, those of like length together."""
+        texts = self._texts(draft)
+        different = sorted(set(texts), key=lambda text: (len(text), text))
+        found: dict[str, float] = {}
+        for start in range(0, len(different), TOGETHER):
+            some = different[start : start + TOGETHER]
             with torch.inference_mode():
-                encoded, _ = self._encode(draft.select(some))
-                scores[some] = self._f(encoded).to(scores.dtype)
-        return scores
+                encoded, _ = self._encode(some, draft.tokens.device)
+                found.update(zip(some, self._f(encoded).tolist(), strict=True))
+        return torch.tensor([found[text] for text in texts], device=draft.tokens.device)
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """The collected gradient of each position times each candidate's embedding."""
-        encoded, offsets = self._encode(draft)
+        encoded, offsets = self._encode(self._texts(draft), draft.tokens.device)
         watched: list[torch.Tensor] = []
 
         def watch(embeddings: torch.Tensor) -> torch.Tensor:
@@ -102,11 +102,13 @@ class EncoderConstraint(Constraint):
         """What is read of each row."""
         return [self._before(prompt) + text for prompt, text in zip(draft.prompts, draft.texts, strict=True)]
 
-    def _encode(self, draft: Draft) -> tuple[dict[str, torch.Tensor], list[list[alignment.Span]]]:
-        """What is read as the encoder's own tokens, and where each stands in the text."""
-        encoded = self._tokenize(self._texts(draft), padding=True, return_tensors="pt")
+    def _encode(
+        self, texts: list[str], device: torch.device
+    ) -> tuple[dict[str, torch.Tensor], list[list[alignment.Span]]]:
+        """Texts as the encoder's own tokens, and where each stands in its text."""
+        encoded = self._tokenize(texts, padding=True, return_tensors="pt")
         offsets = [[(start, end) for start, end in row] for row in encoded.pop("offset_mapping").tolist()]
-        return self._placed(encoded, draft.tokens.device), offsets
+        return self._placed(encoded, device), offsets
 
     def _encode_around(
         self, prompts: list[Prompt], n: int, device: torch.device

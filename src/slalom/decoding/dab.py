@@ -30,6 +30,7 @@ class DABState(NamedTuple):
     entries: torch.Tensor  # [B, n, c], f's gradient at the origin's candidates
     fresh: torch.Tensor  # bool [B], whether those entries are the present origin's
     tried: torch.Tensor  # bool [B, n, c], single moves that were made from this origin already
+    looked: torch.Tensor  # [B, n, c], what f saw of single moves; NaN where it has not looked
     steps: int
 
     def select(self, rows: list[int]) -> DABState:
@@ -41,6 +42,7 @@ class DABState(NamedTuple):
             entries=self.entries[rows],
             fresh=self.fresh[rows],
             tried=self.tried[rows],
+            looked=self.looked[rows],
         )
 
 
@@ -112,17 +114,20 @@ class DAB:
         nothing = torch.zeros_like(first.log_probs)
         worth = self._worth(problem, first.draft)
         fresh = torch.zeros_like(worth, dtype=torch.bool)
-        return DABState(first.draft, first, worth, nothing, fresh, torch.zeros_like(nothing, dtype=torch.bool), 0)
+        tried, looked = torch.zeros_like(nothing, dtype=torch.bool), torch.full_like(nothing, torch.nan)
+        return DABState(first.draft, first, worth, nothing, fresh, tried, looked, 0)
 
     def step(self, problem: Problem, state: DABState, rng: Rng) -> DABState:
         """One turn of the paper's loop: B | Y by a Langevin proposal, then Y | B by biased greedy decoding."""
         entries = self._entries(problem, state)
-        bias_tokens = self._propose(problem, state, entries, rng)
+        bias_tokens, looked = self._propose(problem, state, entries, rng)
         latest = self._decode(problem, state.origin, bias_tokens, self.weight * self.growth**state.steps)
         worth = self._worth(problem, latest.draft)
         better = (latest.draft.tokens != state.origin.draft.tokens).any(-1)
         if self.climb:
             better &= worth > state.worth
+        same = (latest.draft.tokens == state.origin.draft.tokens).cumprod(-1).bool()  # up to the first change
+        same &= (latest.candidates == state.origin.candidates).all(-1)
         return DABState(
             latest=latest.draft,
             origin=latest.where(better, state.origin),
@@ -130,6 +135,7 @@ class DAB:
             entries=entries,
             fresh=~better,
             tried=(state.tried | (state.origin.candidates == bias_tokens[..., None])) & ~better[:, None, None],
+            looked=looked.masked_fill((better[:, None] & ~same)[..., None], torch.nan),
             steps=state.steps + 1,
         )
 
@@ -149,8 +155,13 @@ class DAB:
         new = problem.constraint.candidate_scores(state.origin.draft.select(rows), state.origin.candidates[rows])
         return state.entries.index_copy(0, rows, new.to(state.entries.dtype))
 
-    def _propose(self, problem: Problem, state: DABState, entries: torch.Tensor, rng: Rng) -> torch.Tensor:
-        """B ~ q(. | Y), the Langevin proposal from B = Y; beyond the paper, with the LM and a limit on the moves."""
+    def _propose(
+        self, problem: Problem, state: DABState, entries: torch.Tensor, rng: Rng
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """B ~ q(. | Y), the Langevin proposal from B = Y; beyond the paper, with the LM and a limit on the moves.
+
+        And what f has looked at by then.
+        """
         origin = state.origin
         scores = SCORES[self.scores](entries)
         log_weights = scores / self.tau + self.lm_weight * origin.log_probs
@@ -165,22 +176,33 @@ class DAB:
         never[..., 0] = False
         log_weights.masked_fill_(never, -torch.inf)
         if self.moves != 1 or self.looks < 2:
-            return propose(log_weights, origin.candidates, self.moves, rng)
+            return propose(log_weights, origin.candidates, self.moves, rng), state.looked
         moves = shortlist(log_weights, origin.candidates, self.looks, rng)
-        return self._look(problem, origin, moves, rng.fold(LOOK))
+        looked = self._look(problem, state, moves)
+        return self._choose(problem, origin, moves, moves.of(looked), rng.fold(LOOK)), looked
 
-    def _look(self, problem: Problem, origin: Rollout, moves: Moves, rng: Rng) -> torch.Tensor:
-        """Of several single moves one, by f of the text up to and with the new token: what follows is written anew."""
+    def _look(self, problem: Problem, state: DABState, moves: Moves) -> torch.Tensor:
+        """f of the text up to and with each move's new token, for what follows is written anew; each but once."""
+        new = moves.of(state.looked).isnan() & moves.real
+        rows, positions, tokens = new.nonzero()[:, 0], moves.positions[new], moves.of(state.origin.candidates)[new]
+        if not len(rows):
+            return state.looked
+        phrases = problem.constraint.phrases(problem.lm.vocabulary)
+        beginnings = _beginnings(problem.lm, state.origin.draft.select(rows.tolist()), positions, tokens, phrases)
+        seen = problem.constraint.outlook(beginnings).to(state.looked.dtype)
+        return state.looked.index_put((rows, positions, moves.columns[new]), seen)
+
+    def _choose(self, problem: Problem, origin: Rollout, moves: Moves, scores: torch.Tensor, rng: Rng) -> torch.Tensor:
+        """Of several single moves one, by what f saw of each."""
         phrases = problem.constraint.phrases(problem.lm.vocabulary)
         tokens = moves.of(origin.candidates)
-        scores = problem.constraint.outlook(_beginnings(problem.lm, origin.draft, moves.positions, tokens, phrases))
-        scores = scores.view_as(tokens).masked_fill(~moves.real, 0.0)
+        scores = scores.masked_fill(~moves.real, 0.0)
         spread = (scores - scores.mean(-1, keepdim=True)) / scores.std(-1, keepdim=True).clamp(min=1e-9)
         log_weights = spread / self.tau + self.lm_weight * moves.of(origin.log_probs)
         counters = tokens * origin.draft.tokens.shape[1] + moves.positions
         noisy = (log_weights + rng.gumbel(counters)).masked_fill(~moves.real, -torch.inf)
         chosen = moves.one(noisy.argmax(-1))
-        moved, _ = _put_in(origin.draft.tokens, chosen.positions, chosen.of(origin.candidates), phrases)
+        moved, _ = _put_in(origin.draft.tokens, chosen.positions[:, 0], chosen.of(origin.candidates)[:, 0], phrases)
         return torch.where(chosen.real, moved, origin.draft.tokens)
 
     def _decode(self, problem: Problem, origin: Rollout, bias_tokens: torch.Tensor, weight: float) -> Rollout:
@@ -235,16 +257,12 @@ Phrases = dict[int, tuple[int, ...]]
 def _put_in(
     rows: torch.Tensor, positions: torch.Tensor, tokens: torch.Tensor, phrases: Phrases
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row [B, n] with each of its moves [B, m] made, whole phrases where a token begins one.
-
-    Gives the B · m rows and where each change ends.
-    """
-    places = positions.flatten()
-    changed = rows.repeat_interleave(tokens.shape[1], 0).scatter(1, places[:, None], tokens.reshape(-1, 1))
-    ends = places + 1
-    for row, token in enumerate(tokens.flatten().tolist()):
+    """Each row [B, n] with its move [B] made, a whole phrase where a token begins one; and where the change ends."""
+    changed = rows.scatter(1, positions[:, None], tokens[:, None])
+    ends = positions + 1
+    for row, token in enumerate(tokens.tolist()):
         if token in phrases:
-            start = int(places[row])
+            start = int(positions[row])
             pieces = phrases[token][: rows.shape[1] - start]
             ends[row] = start + len(pieces)
             changed[row, start : start + len(pieces)] = torch.tensor(pieces, device=rows.device)
@@ -254,10 +272,9 @@ def _put_in(
 def _beginnings(
     lm: LanguageModel, draft: Draft, positions: torch.Tensor, tokens: torch.Tensor, phrases: Phrases
 ) -> Draft:
-    """The draft up to each of its moves, that made: B · m rows."""
-    owners = [prompt for prompt in draft.prompts for _ in range(tokens.shape[1])]
+    """Each row up to its move, that made."""
     rows, ends = _put_in(draft.tokens, positions, tokens, phrases)
-    return lm.draft(owners, rows, ends, torch.zeros_like(rows, dtype=torch.float))
+    return lm.draft(draft.prompts, rows, ends, torch.zeros_like(rows, dtype=torch.float))
 
 
 def first_true(marks: torch.Tensor) -> torch.Tensor:
