@@ -89,6 +89,35 @@ def test_gradients_are_taken_only_of_rows_that_moved_on(
     assert asked == [2]
 
 
+def test_a_move_is_looked_at_once_and_the_texts_are_those_of_looking_anew(
+    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    outlook = good.outlook
+
+    def counted(draft: Draft) -> torch.Tensor:
+        nonlocal looks
+        looks += len(draft.texts)
+        return outlook(draft)
+
+    monkeypatch.setattr(good, "outlook", counted)
+    problem, rng = problem_of(llama, ["the food", "we"], good), Rng.from_seeds([3, 4], torch.device("cpu"))
+    written, counts = [], []
+    for forget in (False, True):
+        looks, sampler = 0, DAB()
+        state = sampler.init(problem, rng.fold(1))
+        texts = []
+        for step in range(2, 12):
+            if forget:
+                state = state._replace(looked=torch.full_like(state.looked, torch.nan))
+            state = sampler.step(problem, state, rng.fold(step))
+            texts.append(state.latest.texts)
+        written.append(texts)
+        counts.append(looks)
+    assert written[0] == written[1]
+    assert counts[0] < counts[1]
+
+
 def test_no_parameter_ever_gets_a_gradient(llama: SteerableModel, good: Classifier) -> None:
     llama.steer("the food", good, steps=3, length=6)
     assert all(parameter.grad is None for parameter in llama.model.parameters())
