@@ -123,3 +123,11 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     assert weights == ["| 2", f"| {DAB().weight:g}"]
     assert (small / "out" / "figures" / "ablation-perplexity.svg").exists()
     assert read_run(small / "out").settings.cells == cells
+
+
+def test_a_report_says_which_task_file_to_run_again(small: Path) -> None:
+    source = str(small / "soup.toml")
+    settings = Settings((Cell("soup", "drawn"),), "quick", "tiny", "torch")
+    loaded = [tasks.load_task(source)]
+    evaluation.evaluate(small / "out", settings, loaded, lambda: tiny_lm("llama-tied"), tiny.makers(), lambda now: None)
+    assert f"slalom eval {source} --samplers drawn" in (small / "out" / "report.md").read_text()

@@ -49,7 +49,11 @@ class EncoderConstraint(Constraint):
         return torch.tensor([found[text] for text in texts], device=draft.tokens.device)
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
-        """The collected gradient of each position times each candidate's embedding."""
+        """The collected gradient of each position times each candidate's embedding, a few rows at a time."""
+        rows = torch.arange(len(candidates)).split(TOGETHER)
+        return torch.cat([self._candidate_scores(draft.select(some), candidates[some]) for some in rows])
+
+    def _candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         encoded, offsets = self._encode(self._texts(draft), draft.tokens.device)
         watched: list[torch.Tensor] = []
 

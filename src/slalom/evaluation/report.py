@@ -89,7 +89,8 @@ def command_of(run: Run) -> str:
     settings = run.settings
     cells = settings.cells
     strengths = sorted({cell.strength for cell in cells})
-    words = ["slalom eval", *([settings.study] if settings.study else dict.fromkeys(cell.task for cell in cells))]
+    asked = [settings.study] if settings.study else [run.tasks[cell.task].source or cell.task for cell in cells]
+    words = ["slalom eval", *dict.fromkeys(asked)]
     words += ["--samplers", ",".join(dict.fromkeys(sampler_of(cell) for cell in cells))]
     words += ["--preset", settings.preset, "--model", settings.model, "--engine", settings.engine]
     words += ["--seed", str(settings.seed), "--judges", settings.judges]
