@@ -100,7 +100,7 @@ def command_of(run: Run) -> str:
         words.append("--prefix")
     if settings.both:
         words.append("--both")
-    return " ".join([*words, "--out", run.folder.name])
+    return " ".join([*words, "--out", run.folder.resolve().name])
 
 
 def sampler_of(cell: Cell) -> str:
