@@ -18,7 +18,7 @@ from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
 Reads = Literal["text", "continuation"]  # the prompt followed by the continuation, or the continuation alone
-TOGETHER = 8  # texts scored in one pass: more bring nothing but padding
+TOGETHER = 8  # texts read in one pass: more bring nothing but padding, and memory for gradients
 
 
 class EncoderConstraint(Constraint):

@@ -52,7 +52,7 @@ class DAB:
 
     name: ClassVar[str] = "dab"
     paper: ClassVar[str] = "Pynadath and Zhang, ICLR 2025"
-    cost: ClassVar[str] = "a rollout without gradients, a gradient of f at its inputs, 16 looks by f"
+    cost: ClassVar[str] = "a rollout without gradients, a gradient of f at its inputs, up to 16 looks by f"
 
     weight: float = knob(4.0, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
     growth: float = knob(1.02, "factor on the weight from step to step: a wish not yet met is pressed harder", least=0)
@@ -178,23 +178,22 @@ class DAB:
         if self.moves != 1 or self.looks < 2:
             return propose(log_weights, origin.candidates, self.moves, rng), state.looked
         moves = shortlist(log_weights, origin.candidates, self.looks, rng)
-        looked = self._look(problem, state, moves)
-        return self._choose(problem, origin, moves, moves.of(looked), rng.fold(LOOK)), looked
+        phrases = problem.constraint.phrases(problem.lm.vocabulary)
+        looked = self._look(problem, state, moves, phrases)
+        return self._choose(origin, moves, moves.of(looked), phrases, rng.fold(LOOK)), looked
 
-    def _look(self, problem: Problem, state: DABState, moves: Moves) -> torch.Tensor:
+    def _look(self, problem: Problem, state: DABState, moves: Moves, phrases: Phrases) -> torch.Tensor:
         """f of the text up to and with each move's new token, for what follows is written anew; each but once."""
         new = moves.of(state.looked).isnan() & moves.real
         rows, positions, tokens = new.nonzero()[:, 0], moves.positions[new], moves.of(state.origin.candidates)[new]
         if not len(rows):
             return state.looked
-        phrases = problem.constraint.phrases(problem.lm.vocabulary)
         beginnings = _beginnings(problem.lm, state.origin.draft.select(rows.tolist()), positions, tokens, phrases)
         seen = problem.constraint.outlook(beginnings).to(state.looked.dtype)
         return state.looked.index_put((rows, positions, moves.columns[new]), seen)
 
-    def _choose(self, problem: Problem, origin: Rollout, moves: Moves, scores: torch.Tensor, rng: Rng) -> torch.Tensor:
+    def _choose(self, origin: Rollout, moves: Moves, scores: torch.Tensor, phrases: Phrases, rng: Rng) -> torch.Tensor:
         """Of several single moves one, by what f saw of each."""
-        phrases = problem.constraint.phrases(problem.lm.vocabulary)
         tokens = moves.of(origin.candidates)
         scores = scores.masked_fill(~moves.real, 0.0)
         spread = (scores - scores.mean(-1, keepdim=True)) / scores.std(-1, keepdim=True).clamp(min=1e-9)

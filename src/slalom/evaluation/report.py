@@ -77,7 +77,7 @@ def about_run(results: Results) -> list[Block]:
     versions = ", ".join(f"{name} {version}" for name, version in results.run.versions.items())
     engines = ", ".join(dict.fromkeys(record["engine"] for record in [*results.records, *units(results.run)]))
     if "openvino" in engines:
-        engines += " (samplers that cannot use it on torch)"
+        engines += " (torch for samplers that cannot use it)"
     named = f"{results.name}: " if results.name else ""
     told = f"{named}{settings.model} on {engines or settings.engine}, preset {settings.preset}, seed {settings.seed}"
     texts = f", {len(results.records):,} texts" if results.records else ""
