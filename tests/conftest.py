@@ -70,7 +70,7 @@ def word_piece_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def tiny_lm(shape: str, extra_rows: int = 0) -> SteerableModel:
+def tiny_lm(shape: str, extra_rows: int = 0, dtype: torch.dtype = torch.float32) -> SteerableModel:
     """A random LM of two layers whose logits are far enough apart to have a favourite."""
     torch.manual_seed(0)
     tokenizer = byte_level_tokenizer()
@@ -95,7 +95,7 @@ def tiny_lm(shape: str, extra_rows: int = 0) -> SteerableModel:
             **common,
         )
         model = LlamaForCausalLM(config)
-    return SteerableModel(model, tokenizer, shape)
+    return SteerableModel(model.to(dtype), tokenizer, shape)
 
 
 def tiny_classifier(
@@ -117,6 +117,12 @@ def tiny_classifier(
         label2id={name: number for number, name in names.items()},
     )
     return BertForSequenceClassification(config).double().eval(), tokenizer
+
+
+@pytest.fixture(scope="session", params=[torch.float32, torch.bfloat16], ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Both precisions that are somebody's default, whatever this CPU's is."""
+    return request.param
 
 
 @pytest.fixture(scope="session", params=SHAPES)

@@ -30,10 +30,11 @@ class Draft(NamedTuple):
 
     vocabulary: Vocabulary
     prompts: list[Prompt]  # one a row
-    tokens: torch.Tensor  # [B, n]; past a row's length, padding
+    tokens: torch.Tensor  # [B, n]; past a row's length, its EOS if the LM wrote one, then padding
     lengths: torch.Tensor  # [B], tokens before the row's EOS
     texts: list[str]  # the continuations alone
-    log_probs: torch.Tensor  # [B, n], of the LM without bias or penalty; 0 past a row's length
+    log_probs: torch.Tensor  # [B, n], of the LM without bias or penalty; 0 past a row's length and EOS
+    ended: torch.Tensor  # bool [B], whether the LM itself ended the row, by EOS
 
     @property
     def real(self) -> torch.Tensor:
@@ -42,8 +43,17 @@ class Draft(NamedTuple):
 
     @property
     def perplexity(self) -> torch.Tensor:
-        """exp of the mean negative log-probability of the continuation's tokens under the LM: [B]."""
-        return torch.exp(-self.log_probs.sum(-1) / self.lengths.clamp(min=1))
+        """exp of the mean negative log-probability of the continuation's tokens, its EOS included, under the LM: [B].
+
+        Infinite for a text without tokens: one that was cut off at once.
+        """
+        counts = self.lengths + self.ended
+        return torch.where(counts > 0, torch.exp(-self.log_probs.sum(-1) / counts.clamp(min=1)), torch.inf)
+
+    @property
+    def empty(self) -> torch.Tensor:
+        """Which rows say nothing at all: bool [B]."""
+        return torch.tensor([not text.strip() for text in self.texts], device=self.tokens.device)
 
     def where(self, take: torch.Tensor, other: Draft) -> Draft:
         """This draft's rows where `take` says so, bool [B], the other's elsewhere."""
@@ -54,6 +64,7 @@ class Draft(NamedTuple):
             torch.where(take, self.lengths, other.lengths),
             [own if mine else their for mine, own, their in zip(take.tolist(), self.texts, other.texts, strict=True)],
             torch.where(take[:, None], self.log_probs, other.log_probs),
+            torch.where(take, self.ended, other.ended),
         )
 
     def select(self, rows: list[int] | torch.Tensor) -> Draft:
@@ -67,6 +78,7 @@ class Draft(NamedTuple):
             self.lengths[chosen],
             [self.texts[row] for row in listed],
             self.log_probs[chosen],
+            self.ended[chosen],
         )
 
 

@@ -46,7 +46,7 @@ def test_the_tokens_for_a_beginning_write_at_least_that_and_not_a_token_more(lla
 
 def test_a_draft_is_cut_at_a_stop_string_wherever_in_a_token_it_begins(llama: SteerableModel) -> None:
     draft = draft_of(llama, [("we", " liked the soup, they hated the rain")])
-    parts = (draft.prompts, draft.tokens, draft.lengths, draft.log_probs)
+    parts = (draft.prompts, draft.tokens, draft.lengths, draft.log_probs, draft.ended)
     cut = finished(llama, *parts, Limits(draft.tokens.shape[1], stops=("oup,",)))
     assert cut.texts == [" liked the s"]
     assert cut.lengths < draft.lengths
@@ -56,11 +56,11 @@ def test_a_draft_is_cut_at_a_stop_string_wherever_in_a_token_it_begins(llama: St
 
 def test_only_a_text_that_ran_into_the_limit_is_cut_to_whole_sentences(llama: SteerableModel) -> None:
     draft = draft_of(llama, [("we", " liked it! the soup")])
-    parts = (draft.prompts, draft.tokens, draft.lengths, draft.log_probs)
+    parts = (draft.prompts, draft.tokens, draft.lengths, draft.log_probs, draft.ended)
     n = draft.tokens.shape[1]
     assert finished(llama, *parts, Limits(n, whole=True)).texts == [" liked it!"]
     longer = (draft.prompts, wider(draft.tokens), draft.lengths)
-    ended = finished(llama, *longer, wider(draft.log_probs), Limits(n + 1, whole=True))
+    ended = finished(llama, *longer, wider(draft.log_probs), torch.tensor([True]), Limits(n + 1, whole=True))
     assert ended.texts == [" liked it! the soup"]
 
 

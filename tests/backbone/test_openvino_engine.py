@@ -9,10 +9,11 @@ import torch
 
 from slalom.backbone import openvino_engine
 from slalom.backbone.engine import TransformersEngine
-from slalom.backbone.engines import engine_for
+from slalom.backbone.engines import engine_for, failed_conversions
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits, Resumed, rollout
 from slalom.errors import SlalomError
+from slalom.frontends.listing import examine
 from tests.conftest import tiny_lm
 from tests.helpers import push_at
 
@@ -21,11 +22,13 @@ ROWS = torch.tensor([0, 1, 2, 1])
 
 
 @pytest.fixture(scope="module", params=["gpt2-untied", "llama-tied"])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LanguageModel, ...]:
-    """The same tiny model on both engines, converted into a cache of its own."""
+def pair(
+    request: pytest.FixtureRequest, dtype: torch.dtype, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LanguageModel, ...]:
+    """The same tiny model on both engines, in both precisions, converted into a cache of its own."""
     patch = pytest.MonkeyPatch()
     patch.setenv("SLALOM_HOME", str(tmp_path_factory.mktemp("home")))
-    reference = tiny_lm(request.param)
+    reference = tiny_lm(request.param, dtype=dtype)
     converted = LanguageModel(reference.model, reference.tokenizer, "tiny", engine="openvino")
     yield reference, converted
     patch.undo()
@@ -67,11 +70,39 @@ def test_auto_takes_the_engine_that_was_faster(
     reference, converted = pair
     for torch_took, expected in ((9.0, "openvino"), (0.1, "torch")):
         prepared = openvino_engine.Prepared(converted.engine, {"torch": torch_took, "openvino": 1.0})
-        monkeypatch.setattr(openvino_engine, "prepare", lambda model, prepared=prepared: prepared)
+        monkeypatch.setattr(openvino_engine, "prepare", lambda model, again, prepared=prepared: prepared)
         assert engine_for(reference.model, "auto").name == expected
 
 
-def test_a_model_that_cannot_be_converted_is_refused_or_left_to_torch(
+def test_a_conversion_that_failed_is_said_once_remembered_and_tried_again_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path))
+    model = tiny_lm("llama-tied").model
+    tried = []
+
+    def fail(model: object) -> None:
+        tried.append(model)
+        raise RuntimeError("no such operation")
+
+    monkeypatch.setattr(openvino_engine, "convert", fail)
+    assert isinstance(engine_for(model, "auto"), TransformersEngine)
+    assert "no such operation" in " ".join(capsys.readouterr().err.split())
+    assert isinstance(engine_for(model, "auto"), TransformersEngine)
+    assert capsys.readouterr().err == ""
+    assert len(tried) == 1
+    assert "no such operation" in failed_conversions()["LlamaForCausalLM"]
+    assert "no such operation" in examine()["openvino: LlamaForCausalLM"]
+    with pytest.raises(SlalomError, match="no such operation"):
+        engine_for(model, "openvino")
+    assert len(tried) == 2
+    monkeypatch.undo()
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path))
+    assert engine_for(model, "openvino").name == "openvino"
+    assert failed_conversions() == {}
+
+
+def test_a_model_with_a_sliding_window_is_refused_or_left_to_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLALOM_HOME", str(tmp_path))
@@ -80,7 +111,6 @@ def test_a_model_that_cannot_be_converted_is_refused_or_left_to_torch(
     with pytest.raises(SlalomError, match="sliding window"):
         engine_for(model, "openvino")
     assert isinstance(engine_for(model, "auto"), TransformersEngine)
-    assert not list((tmp_path / "openvino").glob("[!.]*"))
 
 
 def test_an_unknown_engine_is_refused_in_a_sentence() -> None:

@@ -8,10 +8,23 @@ import torch
 from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
-from tests.conftest import tiny_lm
+from tests.conftest import SHAPES, tiny_lm
 from tests.helpers import push_at, unsteered
 
+CLOSE = {torch.float32: 1e-4, torch.bfloat16: 0.25}  # nats: bfloat16 has eight bits, and sums in another order differ
 PROMPTS = ["the food", "a lovely day by the river", "we", "The chicken didn't cross the road"]
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def lm(request: pytest.FixtureRequest, dtype: torch.dtype) -> SteerableModel:
+    """A tiny LM of every shape in every precision."""
+    return tiny_lm(request.param, dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def llama(dtype: torch.dtype) -> SteerableModel:
+    """A tiny LM of one shape in every precision."""
+    return tiny_lm("llama-tied", dtype=dtype)
 
 
 def test_without_penalty_a_rollout_is_what_generate_gives(lm: SteerableModel) -> None:
@@ -28,18 +41,18 @@ def test_rows_of_different_prompts_in_one_batch_equal_the_same_rows_alone(lm: St
     for row, prompt in enumerate(PROMPTS):
         alone = unsteered(lm, [prompt])
         assert together.draft.tokens[row].tolist() == alone.draft.tokens[0].tolist()
-        assert torch.allclose(together.draft.log_probs[row], alone.draft.log_probs[0], atol=1e-4)
+        assert torch.allclose(together.draft.log_probs[row], alone.draft.log_probs[0], atol=CLOSE[lm.dtype])
 
 
 def test_rescoring_a_rollout_gives_back_its_log_probabilities(lm: SteerableModel) -> None:
     draft = unsteered(lm, PROMPTS).draft
-    assert torch.allclose(lm.log_probs(draft), draft.log_probs, atol=1e-4)
+    assert torch.allclose(lm.log_probs(draft), draft.log_probs, atol=CLOSE[lm.dtype])
 
 
 def test_perplexity_is_the_exponential_of_the_mean_negative_log_probability(llama: SteerableModel) -> None:
     draft = unsteered(llama, PROMPTS).draft
     by_hand = [torch.exp(-row.mean()).item() for row in llama.log_probs(draft)]
-    assert draft.perplexity.tolist() == pytest.approx(by_hand, rel=1e-3)
+    assert draft.perplexity.tolist() == pytest.approx(by_hand, rel=10 * CLOSE[llama.dtype])
 
 
 def test_fixed_length_never_writes_specials_or_line_breaks(lm: SteerableModel) -> None:
@@ -60,10 +73,11 @@ def test_in_free_length_eos_ends_a_row_and_the_others_go_on(llama: SteerableMode
 
     out = rollout(llama, read, torch.arange(4), Limits(6, free=True), end_two_rows, top_k=3)
     assert out.draft.lengths.tolist() == [2, 0, 6, 6]
+    assert out.draft.ended.tolist() == [True, True, False, False]
     assert out.draft.texts[1] == ""
     assert (out.draft.tokens[0, 2:] == llama.vocabulary.pad).all()
-    assert (out.draft.log_probs[0, 2:] == 0).all()
-    assert torch.allclose(llama.log_probs(out.draft), out.draft.log_probs, atol=1e-4)
+    assert (out.draft.log_probs[0, 3:] == 0).all()
+    assert torch.allclose(llama.log_probs(out.draft), out.draft.log_probs, atol=CLOSE[llama.dtype])
 
 
 def test_a_rollout_resumed_at_any_position_equals_one_from_the_start(lm: SteerableModel) -> None:
@@ -120,3 +134,28 @@ def test_a_prompt_too_long_for_the_model_is_refused_in_a_sentence(llama: Steerab
 def test_an_empty_prompt_is_refused_in_a_sentence(llama: SteerableModel) -> None:
     with pytest.raises(SlalomError, match="prompt is empty"):
         llama.encode("  ", 20)
+
+
+def test_ending_a_text_is_charged_like_any_token(llama: SteerableModel) -> None:
+    """Else nothing at all would be the most fluent text."""
+    read = llama.read([llama.encode("the food", 6)])
+
+    def end_at_once(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        bias = torch.zeros_like(logits)
+        bias[:, llama.vocabulary.eos[0]] = 1e4
+        return rows, bias
+
+    draft = rollout(llama, read, torch.tensor([0]), Limits(6, free=True), end_at_once).draft
+    expected = -read.prefix.logits[0].log_softmax(-1)[llama.vocabulary.eos[0]]
+    assert draft.perplexity.log().item() == pytest.approx(expected.item(), rel=1e-3)
+    assert draft.perplexity.item() > 2
+
+
+def test_a_row_that_is_not_written_again_keeps_its_end(llama: SteerableModel) -> None:
+    read = llama.read([llama.encode(prompt, 6) for prompt in PROMPTS[:2]])
+    rows, limits = torch.arange(2), Limits(6, free=True)
+    ended = rollout(llama, read, rows, limits, push_at(torch.tensor([2, 3]), llama.vocabulary.eos[0]), top_k=3)
+    again = rollout(llama, read, rows, limits, top_k=3, resumed=Resumed(ended, torch.tensor([6, 0])))
+    assert again.draft.ended[0]
+    assert again.draft.lengths[0] == 2
+    assert again.draft.perplexity[0] == ended.draft.perplexity[0]

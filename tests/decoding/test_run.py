@@ -7,6 +7,7 @@ import torch
 
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Judgement, Part
+from slalom.constraints.custom import Custom
 from slalom.decoding.dab import DAB
 from slalom.decoding.run import Report, Seen, by_score, choice, decode, jointly
 from slalom.decoding.sampler import Stop
@@ -108,3 +109,24 @@ def test_a_sampler_that_weighs_its_drafts_is_judged_by_the_same_scales(llama: St
     assert choice("joint", DAB(fluency=2.0))(fluent, sure)
     assert choice("joint", DAB(enough=2.0))(fluent, sure)
     assert choice("score", DAB(fluency=2.0))(sure, fluent)
+
+
+def test_a_text_that_says_nothing_is_never_better_than_one_that_says_something(llama: SteerableModel) -> None:
+    draft = draft_of(llama, [("we", " the food")])
+    nothing = llama.draft(draft.prompts, draft.tokens, torch.tensor([0]), torch.zeros_like(draft.log_probs))
+    assert nothing.texts == [""]
+    high, low = (
+        Judgement(score, score.sigmoid(), [Part("it", score, None, score > 0)])
+        for score in (torch.tensor([9.0]), torch.tensor([-9.0]))
+    )
+    for better in (by_score, jointly):
+        assert not better(Seen(nothing, high), Seen(draft, low))
+        assert better(Seen(draft, low), Seen(nothing, high))
+
+
+def test_a_row_does_not_leave_with_a_text_that_says_nothing(llama: SteerableModel) -> None:
+    """Whatever the constraint thinks of silence, the row goes on."""
+    wish = Custom(lambda prompt, text: not text.strip(), "silence")
+    problem = problem_of(llama, ["the food was"], wish)
+    silent = problem._replace(limits=problem.limits._replace(free=True, stops=("",)))
+    assert decode(silent, SAMPLER, [0], steps=3, stop=Stop(0.5)).rows[0].steps == 3

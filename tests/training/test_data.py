@@ -38,7 +38,7 @@ def test_rows_are_read_by_split_and_long_ones_left_out(tmp_path: Path) -> None:
     lines.append({"text": "long " * 30, "label": 1, "split": "train"})
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    assert read_rows([tmp_path / "rows.jsonl.gz"], "train", 20) == [Row("good", 1, "rows.jsonl.gz:")]
+    assert read_rows([tmp_path / "rows.jsonl.gz"], ("train",), 20) == [Row("good", 1, "rows.jsonl.gz:")]
 
 
 def test_balanced_rows_give_no_label_away_by_their_source() -> None:
@@ -53,9 +53,9 @@ def test_balanced_rows_give_no_label_away_by_their_source() -> None:
 def test_a_bad_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "good", "label": 1, "split": "train"}\n{"text": "bad"}\n')
     with pytest.raises(SlalomError, match="line 2: expected a JSON object with text, label, split"):
-        read_rows([tmp_path / "rows.jsonl"], "train", 20)
+        read_rows([tmp_path / "rows.jsonl"], ("train",), 20)
     with pytest.raises(SlalomError, match="there is no file"):
-        read_rows([tmp_path / "none.jsonl"], "train", 20)
+        read_rows([tmp_path / "none.jsonl"], ("train",), 20)
 
 
 def test_collate_pads_on_the_right() -> None:

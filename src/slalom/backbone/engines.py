@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+from pathlib import Path
 from typing import Literal, get_args
 
 from transformers import PreTrainedModel
 
+from slalom.backbone import weights
 from slalom.backbone.engine import Engine, TransformersEngine
 from slalom.errors import SlalomError
 
 EngineName = Literal["auto", "torch", "openvino"]
+FAILURES = Path("openvino") / "failed"  # in the cache folder: a file for every model that could not be converted
 
 
 def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
@@ -23,7 +27,7 @@ def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
     from slalom.backbone.openvino_engine import prepare
 
     try:
-        prepared = prepare(model)
+        prepared = prepare(model, again=name == "openvino")
     except SlalomError:
         if name == "openvino":
             raise
@@ -48,3 +52,10 @@ def installed() -> list[EngineName]:
 def has_openvino() -> bool:
     """Whether the extra is installed."""
     return all(importlib.util.find_spec(package) for package in ("openvino", "nncf"))
+
+
+def failed_conversions() -> dict[str, str]:
+    """The models that openvino could not convert here, each with the reason."""
+    files = sorted((weights.home() / FAILURES).glob("*.json"))
+    notes = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {note["model"]: note["reason"] for note in notes}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +16,14 @@ from slalom.backbone import weights
 from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for
 from slalom.backbone.rollout import Prompts
-from slalom.backbone.vocabulary import Vocabulary
+from slalom.backbone.vocabulary import Vocabulary, text_reader
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Tokens
 
 DEFAULT = "smollm2-135m-instruct"
+ROLES = ("system", "user", "assistant", "tool", "developer")
+NEEDS_BOS = "gemma"  # model types that write nonsense without it, and whose tokenizers made from GGUF leave it out
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Message = dict[str, str]  # a role (system, user, assistant) and a content
 
@@ -62,7 +68,11 @@ class LanguageModel:
         """A prompt that `length` tokens are to follow."""
         if not text.strip():
             raise SlalomError("the prompt is empty; give at least one word to continue")
-        return self._fitting(Prompt(text, tuple(self.tokenizer(text)["input_ids"])), length)
+        ids = text_reader(self.tokenizer, [text])(text)["input_ids"]
+        bos = self.tokenizer.bos_token_id
+        if bos is not None and bos not in ids[:1] and self.model.config.model_type.startswith(NEEDS_BOS):
+            ids = [bos, *ids]
+        return self._fitting(Prompt(text, tuple(ids)), length)
 
     def encode_chat(self, messages: list[Message], length: int) -> Prompt:
         """What was said in a chat, to be answered in at most `length` tokens."""
@@ -70,11 +80,32 @@ class LanguageModel:
             raise SlalomError(f"{self.name} has no chat template; continue a plain text, or take an instruct model")
         if not messages or not messages[-1].get("content", "").strip():
             raise SlalomError("the message is empty; say something to be answered")
+        for message in messages:
+            if message.get("role") not in ROLES:
+                raise SlalomError(f"a message has the role {message.get('role')!r}; choose from {', '.join(ROLES)}")
+        return self._fitting(Prompt("", tuple(self._chat_ids(messages)), messages[-1]["content"]), length)
+
+    def _chat_ids(self, messages: list[Message]) -> list[int]:
+        """A chat as the model's template writes it. What was said is read as text, even if it spells a control token.
+
+        Contents that do are put in after the template was filled, each with tokens of its own.
+        """
+        contents = [message.get("content", "") for message in messages]
+        careful = text_reader(self.tokenizer, contents) is not self.tokenizer
+        slots = [f"\ue000{number}\ue001" for number in range(len(messages))] if careful else contents
+        filled = [{**message, "content": slot} for message, slot in zip(messages, slots, strict=True)]
         try:
-            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            written = self.tokenizer.apply_chat_template(filled, add_generation_prompt=True, tokenize=False)
         except (TemplateError, KeyError, ValueError) as error:
             raise SlalomError(f"{self.name}'s chat template refuses the messages ({_first_sentence(error)})") from error
-        return self._fitting(Prompt("", tuple(ids), messages[-1]["content"]), length)
+        if not careful:
+            return self.tokenizer(written, add_special_tokens=False)["input_ids"]
+        parts = re.split("\ue000(\\d+)\ue001", written)  # the template's own text and the numbers of contents in turn
+        ids: list[int] = []
+        for template, number in itertools.zip_longest(parts[::2], parts[1::2]):
+            ids += self.tokenizer(template, add_special_tokens=False)["input_ids"]
+            ids += [] if number is None else self.vocabulary.pieces(contents[int(number)])
+        return ids
 
     def prompt(self, ids: list[int], length: int) -> Prompt:
         """The same from tokens."""
@@ -86,23 +117,30 @@ class LanguageModel:
         return Prompts(prompts, (engine or self.engine).prefill(self._pad([prompt.ids for prompt in prompts])))
 
     def draft(
-        self, prompts: list[Prompt], tokens: torch.Tensor, lengths: torch.Tensor, log_probs: torch.Tensor
+        self,
+        prompts: list[Prompt],
+        tokens: torch.Tensor,
+        lengths: torch.Tensor,
+        log_probs: torch.Tensor,
+        ended: torch.Tensor | None = None,
     ) -> Draft:
-        """Tokens with their texts."""
+        """Tokens with their texts; none has ended by itself unless it is said."""
+        ended = torch.zeros_like(lengths, dtype=torch.bool) if ended is None else ended
         rows = [row[:end] for row, end in zip(tokens.tolist(), lengths.tolist(), strict=True)]
         texts = self.vocabulary.continuations(prompts, rows)
-        return Draft(self.vocabulary, prompts, tokens, lengths, texts, log_probs)
+        return Draft(self.vocabulary, prompts, tokens, lengths, texts, log_probs, ended)
 
     @torch.inference_mode()
     def log_probs(self, draft: Draft) -> torch.Tensor:
-        """The LM's log-probability of every token of a draft, computed afresh in one pass: [B, n]."""
+        """The LM's log-probability of every token of a draft and of its EOS, computed afresh in one pass: [B, n]."""
         rows = draft.tokens.tolist()
         inputs = self._pad([prompt.ids + tuple(row) for prompt, row in zip(draft.prompts, rows, strict=True)])
         positions = (inputs.mask.cumsum(-1) - 1).clamp(min=0)
         n = draft.tokens.shape[1]
         out = self.model(input_ids=inputs.ids, attention_mask=inputs.mask, position_ids=positions, logits_to_keep=n + 1)
         all_log_probs = out.logits[:, :-1].float().log_softmax(-1)
-        return all_log_probs.gather(-1, draft.tokens[..., None])[..., 0].masked_fill(~draft.real, 0.0)
+        charged = torch.arange(n, device=self.device) < (draft.lengths + draft.ended)[:, None]
+        return all_log_probs.gather(-1, draft.tokens[..., None])[..., 0].masked_fill(~charged, 0.0)
 
     @torch.no_grad()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -164,12 +202,24 @@ def best_device() -> torch.device:
 
 
 def best_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the hardware multiplies it, float32 elsewhere (a CPU without it is slower in bfloat16)."""
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported()
-    else:
-        native = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    """What `SLALOM_DTYPE` says; else bfloat16 where the hardware multiplies it, float32 elsewhere (faster there)."""
+    if forced := os.environ.get("SLALOM_DTYPE"):
+        return known_dtype(forced)
+    native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_multiplies_bfloat16()
     return torch.bfloat16 if native else torch.float32
+
+
+def known_dtype(name: str) -> torch.dtype:
+    """A precision by its name."""
+    if name not in DTYPES:
+        raise SlalomError(f"unknown precision {name!r}; choose from {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for it (AVX-512 alone does not); no where this torch cannot tell."""
+    asked: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(asked.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import logging
@@ -27,6 +28,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from slalom.backbone import weights
 from slalom.backbone.engine import Engine, Memory, Pass, Prefix, TransformersEngine
+from slalom.backbone.engines import FAILURES
 from slalom.errors import SlalomError
 from slalom.types import Tokens
 
@@ -129,14 +131,36 @@ class Prepared(NamedTuple):
     milliseconds: dict[str, float]  # torch's and openvino's
 
 
-def prepare(model: PreTrainedModel) -> Prepared:
-    """The engine for a model, from the cache after the first time."""
+def prepare(model: PreTrainedModel, again: bool = True) -> Prepared:
+    """The engine for a model, from the cache after the first time.
+
+    A conversion that failed is remembered, and tried again only if asked to.
+    """
     if model.device.type != "cpu":
         raise SlalomError(f"the openvino engine runs on a CPU and the model is on {model.device}; use torch")
-    place = weights.home() / "openvino" / _fingerprint(model)
-    weights.made_once(place, lambda target: _make(model, target))
+    fingerprint = _fingerprint(model)
+    place = weights.home() / "openvino" / fingerprint
+    failure = weights.home() / FAILURES / f"{fingerprint}.json"
+    if failure.is_file() and not again:
+        raise SlalomError(json.loads(failure.read_text(encoding="utf-8"))["reason"])
+    try:
+        weights.made_once(place, lambda target: _make(model, target))
+    except SlalomError as error:
+        if not again:
+            weights.say(f"the openvino engine is not used: {error}")
+        _remember(failure, model.config.name_or_path or type(model).__name__, str(error))
+        raise
+    failure.unlink(missing_ok=True)
     speed = json.loads((place / "speed.json").read_text(encoding="utf-8"))
     return Prepared(OpenVINOEngine(_compile(place)), speed)
+
+
+def _remember(failure: Path, model: str, reason: str) -> None:
+    """Write down why a model could not be converted."""
+    failure.parent.mkdir(parents=True, exist_ok=True)
+    beside = failure.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps({"model": model, "reason": reason}) + "\n", encoding="utf-8")
+    beside.replace(failure)
 
 
 def _fingerprint(model: PreTrainedModel) -> str:
@@ -172,12 +196,17 @@ def _compile(folder: Path) -> ov.CompiledModel:
 
 @torch.inference_mode()
 def convert(model: PreTrainedModel) -> ov.Model:
-    """A float32 graph of one pass whose cache is its state, with attention in the form OpenVINO fuses with it."""
+    """A float32 graph of one pass whose cache is its state, with attention in the form OpenVINO fuses with it.
+
+    A model of another precision is converted from a float32 copy: the tracer cannot mix the two.
+    """
+    if model.dtype != torch.float32:
+        model = copy.deepcopy(model).float()
     ids, positions = torch.ones(2, 2, dtype=torch.long), torch.tensor([[3, 4], [3, 4]])
     with _plain_attention(model):
         cache = Cache(layer_class_to_replicate=DynamicLayer)
         model(torch.ones(2, 3, dtype=torch.long), attention_mask=torch.zeros(2, 1, 3, 3), past_key_values=cache)
-        past = [tensor.float() for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        past = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         graph = ov.convert_model(_OnePass(model), example_input=(ids, torch.zeros(2, 1, 2, 5), positions, *past))
     for port, name in zip(graph.inputs[:3], ("input_ids", "mask", "position_ids"), strict=True):
         port.get_tensor().set_names({name})

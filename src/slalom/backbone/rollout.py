@@ -128,7 +128,9 @@ def rollout(
             chosen[biased] = choose(scores[biased] + vectors, biased, i)
 
         lengths = out.lengths[:a]
-        lengths[(lengths > i) & torch.isin(chosen, eos)] = i
+        ends = (lengths > i) & torch.isin(chosen, eos)
+        lengths[ends] = i
+        out.ended[:a] |= ends
         out.tokens[:a, i] = chosen
 
         best = logits.masked_fill(never, -torch.inf).topk(top_k).indices
@@ -139,7 +141,8 @@ def rollout(
         if (out.lengths <= i).all():
             break
     back = order.argsort()
-    draft = finished(lm, owners, out.tokens[back], out.lengths[back], out.log_probs[back], limits)
+    written = (out.tokens[back], out.lengths[back], out.log_probs[back], out.ended[back])
+    draft = finished(lm, owners, *written, limits)
     candidates = out.candidates[back]
     candidates[..., 0] = draft.tokens
     again = repeated(candidates, 1 + len(asked))
@@ -153,19 +156,21 @@ def finished(
     tokens: torch.Tensor,
     lengths: torch.Tensor,
     log_probs: torch.Tensor,
+    ended: torch.Tensor,
     limits: Limits,
 ) -> Draft:
     """Tokens [B, n] as they were written to a draft that ends where the limits say; past its end is padding."""
-    draft = lm.draft(prompts, tokens, lengths, log_probs)
+    draft = lm.draft(prompts, tokens, lengths, log_probs, ended)
     if limits.stops or limits.whole:
         draft = _cut(draft, limits)
-    past = ~draft.real
+    past = torch.arange(tokens.shape[1], device=tokens.device) >= (draft.lengths + draft.ended)[:, None]
     return draft._replace(tokens=tokens.masked_fill(past, lm.vocabulary.pad), log_probs=log_probs.masked_fill(past, 0))
 
 
 def _cut(draft: Draft, limits: Limits) -> Draft:
     """Each row up to its first stop string or, if it ran into the limit, its last whole sentence."""
-    lengths, texts, n = draft.lengths.clone(), list(draft.texts), draft.tokens.shape[1]
+    lengths, ended = draft.lengths.clone(), draft.ended.clone()
+    texts, n = list(draft.texts), draft.tokens.shape[1]
     for row, text in enumerate(texts):
         end = before_stop(text, limits.stops)
         if end is None and limits.whole and lengths[row] == n:
@@ -173,8 +178,8 @@ def _cut(draft: Draft, limits: Limits) -> Draft:
         if end is not None:
             tokens = draft.tokens[row, : lengths[row]].tolist()
             lengths[row] = tokens_for(draft.vocabulary, draft.prompts[row], tokens, end)
-            texts[row] = text[:end]
-    return draft._replace(lengths=lengths, texts=texts)
+            texts[row], ended[row] = text[:end], False
+    return draft._replace(lengths=lengths, texts=texts, ended=ended)
 
 
 class _Written(NamedTuple):
@@ -182,6 +187,7 @@ class _Written(NamedTuple):
 
     tokens: torch.Tensor  # [B, n]
     lengths: torch.Tensor  # [B]
+    ended: torch.Tensor  # bool [B]
     log_probs: torch.Tensor  # [B, n]
     unbiased: torch.Tensor  # [B, n]
     candidates: torch.Tensor  # [B, n, c]
@@ -193,6 +199,7 @@ def _blank(size: int, n: int, candidates: int, pad: int, device: torch.device) -
     return _Written(
         tokens,
         torch.full((size,), n, device=device),
+        torch.zeros(size, dtype=torch.bool, device=device),
         torch.zeros(size, n, device=device),
         tokens.clone(),
         torch.zeros(size, n, candidates, dtype=torch.long, device=device),
@@ -203,9 +210,11 @@ def _blank(size: int, n: int, candidates: int, pad: int, device: torch.device) -
 def _copy(origin: Rollout, order: torch.Tensor, starts: torch.Tensor) -> _Written:
     """What stands before the starts is kept; a row written anew may be longer than it was."""
     draft, n = origin.draft, origin.draft.tokens.shape[1]
+    again = starts <= draft.lengths[order]
     return _Written(
         draft.tokens[order],
-        torch.where(starts <= draft.lengths[order], n, draft.lengths[order]),
+        torch.where(again, n, draft.lengths[order]),
+        draft.ended[order] & ~again,
         draft.log_probs[order],
         origin.unbiased[order],
         origin.candidates[order],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -11,6 +13,23 @@ from transformers import PreTrainedTokenizerBase
 from slalom.types import Prompt
 
 CONTEXT = 4  # prompt tokens decoded before a continuation: enough to settle its leading space
+
+_TEXT_READERS: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
+
+
+def text_reader(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> PreTrainedTokenizerBase:
+    """The tokenizer to read people's texts with: the same, or a copy that takes the names of control tokens for text.
+
+    A copy, because a tokenizer that is told so call by call changes under the hands of every other thread.
+    """
+    names = [str(token) for token in tokenizer.added_tokens_decoder.values()]
+    if not any(name in text for text in texts for name in names):
+        return tokenizer
+    if tokenizer not in _TEXT_READERS:
+        reader = copy.deepcopy(tokenizer)
+        reader.split_special_tokens = True
+        _TEXT_READERS[tokenizer] = reader
+    return _TEXT_READERS[tokenizer]
 
 
 class Vocabulary:
@@ -30,8 +49,8 @@ class Vocabulary:
         return self.embeddings.shape[0]
 
     def pieces(self, text: str) -> list[int]:
-        """A text's tokens and nothing else."""
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        """A text's tokens and nothing else: no control token, whatever the text spells."""
+        return text_reader(self.tokenizer, [text])(text, add_special_tokens=False)["input_ids"]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """Texts of token lists, special tokens left out."""

@@ -106,7 +106,7 @@ def _only_one(place: Path) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            _say(f"another process is preparing {place.name}; waiting for it")
+            say(f"another process is preparing {place.name}; waiting for it")
             lock.acquire()
     except OSError as error:
         raise SlalomError(
@@ -284,7 +284,8 @@ def convert_gguf(gguf: Path, target: Path) -> None:
 # What a person sees meanwhile: on standard error, drawn only on a terminal.
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """One line on standard error."""
     Console(stderr=True).print(sentence, highlight=False)
 
 

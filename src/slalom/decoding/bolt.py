@@ -289,7 +289,8 @@ def _written(
     """What was decoded, with its draft padded to the asked length."""
     missing = (0, problem.limits.length - tokens.shape[1])
     padded, own = F.pad(tokens, missing), F.pad(log_probs.detach(), missing)
-    draft = finished(problem.lm, problem.owners, padded, lengths, own, problem.limits)
+    ended = lengths < problem.limits.length
+    draft = finished(problem.lm, problem.owners, padded, lengths, own, ended, problem.limits)
     return Written(draft, log_probs, biased, mixtures)
 
 

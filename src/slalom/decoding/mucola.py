@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from slalom.backbone.model import LanguageModel, Reading
-from slalom.backbone.rollout import best_allowed, rollout
+from slalom.backbone.rollout import best_allowed, finished, rollout
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.keywords import SCALE, Keywords
@@ -320,13 +320,10 @@ def head_map(lm: LanguageModel) -> torch.Tensor | None:
 
 
 def _draft(problem: Problem, tokens: torch.Tensor, log_probs: torch.Tensor) -> Draft:
-    """Tokens as a draft, which ends at an EOS."""
-    vocabulary = problem.lm.vocabulary
-    lengths = real_until(tokens, vocabulary.eos)
-    past = torch.arange(tokens.shape[1], device=tokens.device) >= lengths[:, None]
-    return problem.lm.draft(
-        problem.owners, tokens.masked_fill(past, vocabulary.pad), lengths, log_probs.masked_fill(past, 0.0)
-    )
+    """Tokens as a draft, which ends at an EOS, or where the limits say."""
+    lengths = real_until(tokens, problem.lm.vocabulary.eos)
+    ended = lengths < tokens.shape[1]
+    return finished(problem.lm, problem.owners, tokens, lengths, log_probs, ended, problem.limits)
 
 
 def _without_forbidden(problem: Problem, tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -56,14 +56,15 @@ Better = Callable[[Seen, Seen], torch.Tensor]  # new and old drafts → where th
 
 
 def by_score(new: Seen, old: Seen) -> torch.Tensor:
-    """The paper's choice: the higher f."""
-    return new.judgement.score > old.judgement.score
+    """The paper's choice: the higher f; but anything is better than nothing."""
+    empty, before = new.draft.empty, old.draft.empty
+    return torch.where(empty == before, new.judgement.score > old.judgement.score, before)
 
 
 def jointly(new: Seen, old: Seen, enough: float = ENOUGH, fluency: float = 1.0) -> torch.Tensor:
     """The satisfied one; if both are or none is, the one that is worth more, f and fluency together."""
     mine, their = (worth(seen.judgement, seen.draft, enough, fluency) for seen in (new, old))
-    satisfied, before = new.judgement.satisfied, old.judgement.satisfied
+    satisfied, before = (seen.judgement.satisfied & ~seen.draft.empty for seen in (new, old))
     return torch.where(satisfied == before, mine > their, satisfied)
 
 
@@ -114,7 +115,7 @@ def decode(
             callback(Report(step, steps, rows, seen, best))
         going = list(range(len(rows)))
         if stop is not None:
-            there = {row: step for row in rows if best[row].judgement.degree >= stop.degree}
+            there = {row: step for row in rows if _satisfied(stop, best[row])}
             since = there | since
             going = [
                 i for i, row in enumerate(rows) if not _may_leave(stop, best[row], first[row], step, since.get(row))
@@ -129,10 +130,15 @@ def decode(
 
 
 def _may_leave(stop: Stop, best: Seen, first: Seen, step: int, since: int | None) -> bool:
-    if since is None or best.judgement.degree < stop.degree:
+    if since is None or not _satisfied(stop, best):
         return False
     fluent = bool(best.draft.perplexity <= stop.fluent * first.draft.perplexity)
     return fluent or step - since >= stop.patience
+
+
+def _satisfied(stop: Stop, best: Seen) -> bool:
+    """Whether a row has a text, and one that fulfils the wish to the asked degree."""
+    return bool(best.judgement.degree >= stop.degree) and not bool(best.draft.empty)
 
 
 def _look(problem: Problem, sampler: Sampler, state: Any) -> Seen:

@@ -19,8 +19,12 @@ ENOUGH = 4.6  # a margin whose probability is 0.99
 
 
 def worth(judgement: Judgement, draft: Draft, enough: float, fluency: float) -> torch.Tensor:
-    """Which of two drafts is better all in all: what is wished, up to `enough` each, and fluency, weighed together."""
-    return judgement.capped(enough) - fluency * draft.perplexity.log()
+    """Which of two drafts is better all in all: what is wished, up to `enough` each, and fluency, weighed together.
+
+    One that says nothing is worth nothing, however sure the LM is that nothing should be said.
+    """
+    value = judgement.capped(enough) - fluency * draft.perplexity.log()
+    return value.masked_fill(draft.empty, -torch.inf)
 
 
 class Judge:

@@ -110,7 +110,7 @@ def examine() -> dict[str, Any]:
     """Versions, device, precision, cache, and what is missing."""
     import torch
 
-    from slalom.backbone.engines import has_openvino
+    from slalom.backbone.engines import failed_conversions, has_openvino
     from slalom.backbone.model import best_device, best_dtype
 
     device = best_device()
@@ -122,6 +122,7 @@ def examine() -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads",
         "precision": str(best_dtype(device)).removeprefix("torch."),
         "engines": "torch, openvino" if has_openvino() else "torch (openvino: pip install 'slalom[openvino]')",
+        **{f"openvino: {model}": f"NOT USED: {why}" for model, why in failed_conversions().items()},
         "cache": f"{home} ({shutil.disk_usage(existing).free / 1e9:.0f} GB free"
         + ("" if os.access(existing, os.W_OK) else ", NOT WRITABLE: set SLALOM_HOME")
         + ")",

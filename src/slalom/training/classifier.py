@@ -6,6 +6,7 @@ import json
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from transformers import (
 )
 
 from slalom.backbone import weights
+from slalom.backbone.model import best_dtype
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
 from slalom.errors import SlalomError
 from slalom.training.data import Batch, Row, augment, balanced, batches, naturalise, read_rows, written_beside
@@ -52,8 +54,9 @@ class ClassifierRecipe:
     max_tokens: int = 64
     max_words: int = 60
     balance: bool = False
-    held_out: int = 4000  # measure on at most so many rows of each file
+    held_out: int = 4000  # measure on at most so many rows of each source
     seed: int = 0
+    calibration: str = "calibration"  # the split its temperature is fitted on, if there is one; not measured either
 
 
 Forward = Callable[[Batch], torch.Tensor]  # a batch to class logits [B, classes]
@@ -86,7 +89,8 @@ def train_classifier(
     while step < total:
         for batch in batches_of(augment(rows, rng), model.tokenizer, recipe, rng):
             model.adapter.eval()  # no dropout: it costs more time on a CPU than it brings here
-            loss = F.cross_entropy(model.forward(batch), batch.labels)
+            with torch.autocast("cpu", torch.bfloat16, enabled=best_dtype(torch.device("cpu")) == torch.bfloat16):
+                loss = F.cross_entropy(model.forward(batch).float(), batch.labels)
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -101,6 +105,7 @@ def train_classifier(
         if step < total:
             save(model, out)
             say(json.dumps(evaluate(model, data, recipe, most=300).accuracy))
+    temperature = calibrate(model, data, recipe)
     measured = evaluate(model, data, recipe)
     card: dict[str, Any] = {
         "what": f"{'/'.join(recipe.labels)} classifier on {recipe.body}"
@@ -115,7 +120,9 @@ def train_classifier(
             name: value for name, value in asdict(recipe).items() if name not in ("labels", "body", "lm", "start")
         },
         "minutes": round((time.time() - started) / 60, 1),
+        "temperature": temperature,
         "accuracy": measured.accuracy,
+        "calibration_error": measured.calibration_error,
     }
     if len(recipe.labels) == 2:
         card["mcc"] = measured.mcc
@@ -125,7 +132,7 @@ def train_classifier(
 
 def training_rows(data: list[Path], recipe: ClassifierRecipe, rng: random.Random) -> list[Row]:
     """What is trained on: one split of the files, balanced and thinned as the recipe says."""
-    rows = read_rows(data, recipe.split, recipe.max_words)
+    rows = read_rows(data, (recipe.split,), recipe.max_words)
     if not rows:
         raise SlalomError(
             f"no row of {', '.join(path.name for path in data)} is of the split {recipe.split!r} "
@@ -198,39 +205,72 @@ def batches_of(
     return batches(encoded, [row.label for row in rows], recipe.batch, rng)
 
 
+@torch.inference_mode()
+def calibrate(model: Model, data: list[Path], recipe: ClassifierRecipe) -> float | None:
+    """Divide the head by the temperature that makes the calibration rows likeliest; none where there are no such rows.
+
+    Afterwards the classifier's own probabilities are calibrated: nobody who loads it needs to know the temperature.
+    """
+    rows = read_rows(data, (recipe.calibration,), recipe.max_words)
+    if not rows:
+        return None
+    logits, true = predictions(model, rows, recipe)
+    temperatures = torch.logspace(-0.7, 0.7, 141)  # 0.2 to 5
+    losses = [F.cross_entropy(logits / temperature, true).item() for temperature in temperatures]
+    temperature = temperatures[losses.index(min(losses))].item()
+    heads = [module for name, module in model.adapter.named_modules() if "modules_to_save" in name]
+    last = [module for module in heads if isinstance(module, torch.nn.Linear)][-1]
+    last.weight.div_(temperature)
+    last.bias.div_(temperature)
+    return round(temperature, 3)
+
+
 class Measured(NamedTuple):
     """What a classifier gets right on each held-out set, by its name."""
 
     accuracy: dict[str, float]
     mcc: dict[str, float]  # Matthews correlation, of two labels: 0 for guessing, however unequal the classes
+    calibration_error: dict[str, float]
 
 
 @torch.inference_mode()
 def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int | None = None) -> Measured:
-    """Accuracy and Matthews correlation on held-out rows of every file, as they are and as people write them."""
+    """What is measured on held-out rows of every source of every file, as they are and as people write them."""
     model.adapter.eval()
-    measured = Measured({}, {})
-    for path in data:
-        held_out = read_rows([path], recipe.split, recipe.max_words, other=True)
-        held_out = random.Random(0).sample(held_out, min(len(held_out), recipe.held_out, most or recipe.held_out))
-        natural = [row._replace(text=naturalise(row.text, random.Random(0))) for row in held_out]
-        for style, rows in (("as it is", held_out), ("as written by people", natural)):
-            if rows:
-                predicted, true = predictions(model, rows, recipe)
-                name = f"{path.name.split('.')[0]}, {style}"
-                measured.accuracy[name] = round((predicted == true).float().mean().item(), 4)
-                measured.mcc[name] = round(matthews(predicted, true), 4)
+    measured = Measured({}, {}, {})
+    held_out = defaultdict(list)
+    for row in read_rows(data, (recipe.split, recipe.calibration), recipe.max_words, other=True):
+        file, _, source = row.source.partition(":")
+        held_out[file.split(".")[0] + (f" {source}" if source else "")].append(row)
+    for source, rows in held_out.items():
+        some = random.Random(0).sample(rows, min(len(rows), recipe.held_out, most or recipe.held_out))
+        natural = [row._replace(text=naturalise(row.text, random.Random(0))) for row in some]
+        for style, shown in (("as it is", some), ("as written by people", natural)):
+            logits, true = predictions(model, shown, recipe)
+            name, predicted = f"{source}, {style}", logits.argmax(-1)
+            measured.accuracy[name] = round((predicted == true).float().mean().item(), 4)
+            measured.mcc[name] = round(matthews(predicted, true), 4)
+            measured.calibration_error[name] = round(calibration_error(logits.softmax(-1), true), 4)
     return measured
 
 
 def predictions(model: Model, rows: list[Row], recipe: ClassifierRecipe) -> tuple[torch.Tensor, torch.Tensor]:
-    """Predicted and true labels of rows, in some order: two of [rows]."""
+    """Logits [rows, classes] and true labels [rows], in some order."""
     pairs = [
-        (model.forward(batch).argmax(-1), batch.labels)
+        (model.forward(batch).float(), batch.labels)
         for batch in batches_of(rows, model.tokenizer, recipe, random.Random(0))
     ]
-    predicted, true = zip(*pairs, strict=True)
-    return torch.cat(predicted), torch.cat(true)
+    logits, true = zip(*pairs, strict=True)
+    return torch.cat(logits), torch.cat(true)
+
+
+def calibration_error(probabilities: torch.Tensor, true: torch.Tensor, bins: int = 10) -> float:
+    """Expected calibration error: |confidence - accuracy| in equal bins of confidence, weighed by their rows."""
+    confidence, predicted = probabilities.max(-1)
+    right = (predicted == true).float()
+    bin_of = (confidence * bins).long().clamp(max=bins - 1)
+    gaps = [(confidence - right)[bin_of == number].sum().abs() for number in range(bins)]
+    return torch.stack(gaps).sum().item() / len(true)
 
 
 def matthews(predicted: torch.Tensor, true: torch.Tensor) -> float:

@@ -35,13 +35,13 @@ class Batch(NamedTuple):
     labels: torch.Tensor  # [B]
 
 
-def read_rows(paths: Iterable[Path], split: str, max_words: int, other: bool = False) -> list[Row]:
-    """The rows of one split (or of all others) of JSON-lines files with text, label and split; long ones left out."""
+def read_rows(paths: Iterable[Path], splits: tuple[str, ...], max_words: int, other: bool = False) -> list[Row]:
+    """The rows of some splits (or of all others) of JSON-lines files with text, label and split; long ones left out."""
     return [
         Row(row["text"], int(row["label"]), f"{path.name}:{row.get('source', '')}")
         for path in paths
         for row in _read_json_lines(path, ("text", "label", "split"))
-        if (row["split"] == split) != other and len(row["text"].split()) <= max_words
+        if (row["split"] in splits) != other and len(row["text"].split()) <= max_words
     ]
 
 

@@ -103,7 +103,7 @@ def check(recipe: SteerRecipe) -> None:
 
 def read_labelled(data: list[Path], split: str, recipe: SteerRecipe) -> list[Row]:
     """The rows of a split, every label a known one."""
-    rows = read_rows(data, split, recipe.max_words)
+    rows = read_rows(data, (split,), recipe.max_words)
     for row in rows:
         if not 0 <= row.label < len(recipe.labels):
             raise SlalomError(
