@@ -73,6 +73,16 @@ def test_a_text_can_be_had_again_from_its_prompt_and_seed_alone(folder: Path) ->
         assert json.loads(one.stdout)["text"] == row["text"]
 
 
+def test_the_repetition_penalty_is_an_option_and_changes_the_text(folder: Path) -> None:
+    words = ["generate", "the food", *wish(folder), "--length", "12", "--steps", "1", "--json"]
+    default, same, none, strong = (
+        json.loads(run(*words, *given).stdout)["text"]
+        for given in ([], *(["--repetition-penalty", penalty] for penalty in ("1.2", "1", "3")))
+    )
+    assert default == same
+    assert none != strong
+
+
 def test_compare_shows_before_and_after(folder: Path) -> None:
     text = run("generate", "the food", *wish(folder), "--compare")
     assert text.exit_code == 0

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from slalom.backbone.engines import EngineName
 from slalom.backbone.model import DEFAULT, LanguageModel, Message, load_parts
-from slalom.backbone.rollout import Limits
+from slalom.backbone.rollout import REPETITION_PENALTY, Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.presets import preset_for
@@ -119,6 +119,7 @@ class SteerableModel(LanguageModel):
         select: str | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
+        repetition_penalty: float = REPETITION_PENALTY,
         knobs: dict[str, Any] | None = None,
         callbacks: tuple[Callback, ...] = (),
     ) -> Steered:
@@ -131,7 +132,7 @@ class SteerableModel(LanguageModel):
         of these strings. `strength` is how hard the sampler pulls, in units of its own; `until` stops a text once it is
         satisfied to that degree; `select` takes the best draft by `score`, `joint`ly with fluency, or the `latest`;
         `temperature` and `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the sampler. What is
-        not given, the preset decides.
+        not given, the preset decides. `repetition_penalty` is CTRL's, on generated tokens; 1 turns it off.
         """
         listed = _listed(prompts, chat)
         answers = any(not isinstance(one, str) for one in listed)
@@ -139,6 +140,7 @@ class SteerableModel(LanguageModel):
         _at_least("length", length, 1)
         _at_least("samples", samples, 1)
         _at_least("seed", seed, 0)
+        _at_least("repetition_penalty", repetition_penalty, 1)
         if "" in stop:
             raise SlalomError("a stop string is empty; leave it out")
         if select is not None and select not in CHOICES:
@@ -150,7 +152,7 @@ class SteerableModel(LanguageModel):
             self.encode(one, length) if isinstance(one, str) else self.encode_chat(one, length) for one in listed
         ]
         rows = [Row(prompt, seed + sample) for prompt in encoded for sample in range(samples)]
-        limits = Limits(length, free or answers or bool(stop), stops=tuple(stop), whole=answers)
+        limits = Limits(length, free or answers or bool(stop), repetition_penalty, stops=tuple(stop), whole=answers)
         finished, seconds = steer_rows(self, rows, constraint, limits, settings, callbacks)
         tokens = sum(length * one.steps for one in finished)
         texts = [_text(row, one) for row, one in zip(rows, finished, strict=True)]
@@ -296,6 +298,6 @@ def _text(row: Row, finished: Finished) -> Text:
     )
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def _at_least(name: str, value: float, least: int) -> None:
     if value < least:
-        raise SlalomError(f"{name} is {value}; it must be at least {least}")
+        raise SlalomError(f"{name} is {value:g}; it must be at least {least}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 SETTINGS = {
     *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select"),
-    *("temperature", "top_p", "chat", "stop"),
+    *("temperature", "top_p", "repetition_penalty", "chat", "stop"),
 }
 
 app = typer.Typer(
@@ -115,6 +115,9 @@ def generate(
     preset: Annotated[str | None, typer.Option(help="default or paper")] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw tokens, at this temperature (default 0).")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens, this much of them.")] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Penalty on tokens already generated (default 1.2; 1 is none).")
+    ] = None,
     knob: Annotated[list[str] | None, typer.Option(help="A knob of the sampler, tau=0.2 say; see slalom ls.")] = None,
     spec: Annotated[Path | None, typer.Option(help="A TOML file with any of these settings.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the unsteered text beside the steered one.")] = False,
@@ -169,6 +172,7 @@ def generate(
         "preset": preset,
         "temperature": temperature,
         "top_p": top_p,
+        "repetition_penalty": repetition_penalty,
     }
     wanted = make_spec(given, spec)
 
