@@ -121,11 +121,19 @@ def test_candidate_scores_go_with_true_effects(default_lm: slalom.SteerableModel
 
 def test_steering_works_inside_generate(default_lm: slalom.SteerableModel) -> None:
     inputs = default_lm.tokenizer(["The movie"], return_tensors="pt")
-    steering = slalom.custom_generate(slalom.Sentiment("negative"), default_lm.tokenizer, steps=8)
-    tokens = default_lm.model.generate(**inputs, custom_generate=steering, max_new_tokens=12)
-    assert tokens.shape[1] <= inputs["input_ids"].shape[1] + 12
-    assert tokens[0, : inputs["input_ids"].shape[1]].tolist() == inputs["input_ids"][0].tolist()
-    assert default_lm.tokenizer.decode(tokens[0]).startswith("The movie")
+    start = inputs["input_ids"].shape[1]
+    odds = {}
+    for label in ("positive", "negative"):
+        wish = slalom.Sentiment(label)
+        steering = slalom.custom_generate(wish, default_lm.tokenizer, steps=12)
+        tokens = default_lm.model.generate(
+            **inputs, custom_generate=steering, max_new_tokens=12, min_new_tokens=12, do_sample=False
+        )
+        assert tokens[0, :start].tolist() == inputs["input_ids"][0].tolist()
+        prompt, added = default_lm.encode("The movie", 12), tokens[:, start:]
+        draft = default_lm.draft([prompt], added, torch.tensor([12]), torch.zeros(1, 12))
+        odds[label] = wish.judge(draft).degree.item()
+    assert min(odds.values()) > 0.9
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda path: path.name)

@@ -28,6 +28,29 @@ def test_whole_sentences_end_with_a_mark_and_what_closes_after_it(text: str, who
     assert whole is None or ends_sentence(whole)
 
 
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("It rained. Mr. Smith and Mrs. Jones met Dr.", "It rained."),
+        ("It rained. Some fruit, e.g. apples, i.e.", "It rained."),
+        ("It rained. J. R. Smith met (A. Jones", "It rained."),
+        ("It rained. In the U.S. Army", "It rained."),
+        ("It rained. Soup, bread, etc. were served", "It rained."),
+        ("It rained. At 5 p.m. they left St. Paul", "It rained."),
+        ("It rained. Smith Inc. paid 3.50 for no. 7", "It rained."),
+        ("We had soup, bread, etc. They left", "We had soup, bread, etc."),
+        ('She said "so do I." Then', 'She said "so do I."'),
+        ("It cost 3. Then", "It cost 3."),
+        ("The answer is no. Then", "The answer is no."),
+    ],
+)
+def test_the_dot_of_an_abbreviation_an_initial_or_a_number_ends_no_sentence(text: str, whole: str) -> None:
+    end = whole_sentences(text)
+    assert text[:end] == whole
+    assert ends_sentence(whole)
+    assert not ends_sentence(text)
+
+
 def test_a_text_ends_before_the_first_of_its_stop_strings() -> None:
     assert before_stop("a user: b", ("user:", "b")) == 2
     assert before_stop("nothing", ("user:",)) is None

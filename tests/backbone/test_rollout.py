@@ -120,10 +120,11 @@ def test_the_repetition_penalty_moves_seen_logits_down_whatever_their_sign() -> 
     assert penalise(logits, torch.tensor([[0, 1]]), 1.0).tolist() == logits.tolist()
 
 
-def test_a_rollout_leaves_no_graph_and_no_gradient(lm: SteerableModel) -> None:
+def test_a_rollout_leaves_no_graph(lm: SteerableModel) -> None:
     out = unsteered(lm, PROMPTS)
+    assert any(parameter.requires_grad for parameter in lm.model.parameters())
     assert not out.draft.log_probs.requires_grad
-    assert all(parameter.grad is None for parameter in lm.model.parameters())
+    assert not out.log_probs.requires_grad
 
 
 def test_a_prompt_too_long_for_the_model_is_refused_in_a_sentence(llama: SteerableModel) -> None:

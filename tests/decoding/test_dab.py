@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+from slalom.backbone.model import LanguageModel
+from slalom.backbone.rollout import Prompts, Rollout, rollout
 from slalom.constraints.classifier import Classifier
+from slalom.decoding import dab
 from slalom.decoding.dab import DAB
 from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.randomness import Rng
@@ -49,18 +53,29 @@ def test_weight_zero_gives_exactly_the_lms_own_greedy_text(lm: SteerableModel, g
     assert out.texts == [text for text in unsteered(lm, prompts).draft.texts for _ in range(2)]
 
 
-def test_the_first_draft_is_decoded_once_per_prompt_and_shared(llama: SteerableModel, good: Classifier) -> None:
+def test_the_first_draft_is_decoded_once_per_prompt_and_shared(
+    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def counting(lm: LanguageModel, prompts: Prompts, rows: torch.Tensor, *rest: Any) -> Rollout:
+        written.append(len(rows))
+        return rollout(lm, prompts, rows, *rest)
+
+    monkeypatch.setattr(dab, "rollout", counting)
     out = llama.steer(["the food", "we"], good, steps=1, samples=3, length=8)
-    assert len(set(out.texts)) == 2
-    assert [row.text for row in out.rows] == [row.unsteered for row in out.rows]
+    assert written == [2]
+    assert out.texts == [text for text in unsteered(llama, ["the food", "we"]).draft.texts for _ in range(3)]
 
 
-def test_steering_raises_the_score(lm: SteerableModel, good: Classifier) -> None:
-    prompts, knobs = ["the food", "we liked"], {"norm": "centred", "top_k": 20}
-    out = lm.steer(prompts, good, steps=8, samples=2, length=8, preset="paper", knobs=knobs)
-    before = lm.steer(prompts, good, steps=1, samples=2, length=8)
-    assert all(after >= first for after, first in zip(out.scores, before.scores, strict=True))
-    assert sum(out.scores) > sum(before.scores)
+def test_the_latest_draft_is_pulled_towards_the_wish_and_away_from_its_opposite(
+    lm: SteerableModel, good: Classifier
+) -> None:
+    prompts, bad = ["the food", "we liked"], Classifier(good.model, "bad", good.tokenizer)
+    settings = {"samples": 4, "length": 8, "select": "latest", "knobs": {"top_k": 20}}  # no choice among drafts helps
+    towards = sum(lm.steer(prompts, good, steps=8, **settings).scores)
+    away = -sum(lm.steer(prompts, bad, steps=8, **settings).scores)  # with two labels, f of one is minus the other's
+    assert towards > sum(lm.steer(prompts, good, steps=1, **settings).scores) > away
 
 
 def test_no_single_move_is_made_twice_from_one_draft(llama: SteerableModel, good: Classifier) -> None:
@@ -118,7 +133,15 @@ def test_a_move_is_looked_at_once_and_the_texts_are_those_of_looking_anew(
     assert counts[0] < counts[1]
 
 
-def test_no_parameter_ever_gets_a_gradient(llama: SteerableModel, good: Classifier) -> None:
-    llama.steer("the food", good, steps=3, length=6)
-    assert all(parameter.grad is None for parameter in llama.model.parameters())
-    assert all(parameter.grad is None for parameter in good.model.parameters())
+def test_the_lm_runs_without_gradients_and_the_classifiers_parameters_get_none(
+    llama: SteerableModel, good: Classifier
+) -> None:
+    recording: list[bool] = []
+    hook = llama.model.register_forward_pre_hook(lambda *_: recording.append(torch.is_grad_enabled()))
+    try:
+        llama.steer("the food", good, steps=3, length=6)
+    finally:
+        hook.remove()
+    assert recording
+    assert not any(recording)
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in good.model.parameters())

@@ -9,6 +9,7 @@ from slalom.constraints.classifier import Classifier
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import CORPUS, tiny_lm
+from tests.helpers import unsteered
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}we said "
 
@@ -81,6 +82,7 @@ def test_an_empty_stop_string_is_refused(llama: SteerableModel, good: Classifier
         ({"preset": "nothing"}, "unknown preset 'nothing'; choose from default"),
         ({"temperature": -1.0}, "temperature is -1; it must be at least 0"),
         ({"top_p": 0.0}, "top_p is 0; it must be above 0 and at most 1"),
+        ({"repetition_penalty": 0.5}, "repetition_penalty is 0.5; it must be at least 1"),
     ],
 )
 def test_settings_nobody_knows_are_refused(
@@ -88,6 +90,17 @@ def test_settings_nobody_knows_are_refused(
 ) -> None:
     with pytest.raises(SlalomError, match=complaint):
         llama.steer("the food was", good, **settings)  # type: ignore[arg-type]
+
+
+def test_the_repetition_penalty_asked_for_is_the_rollouts(llama: SteerableModel, good: Classifier) -> None:
+    def unsteered_by(**asked: float) -> list[str]:
+        return [row.unsteered for row in llama.steer(["the food was", "we"], good, length=12, steps=1, **asked).rows]
+
+    own = {penalty: unsteered(llama, ["the food was", "we"], 12, repetition_penalty=penalty) for penalty in (1.0, 3.0)}
+    assert unsteered_by(repetition_penalty=1.0) == own[1.0].draft.texts
+    assert unsteered_by(repetition_penalty=3.0) == own[3.0].draft.texts
+    assert unsteered_by() == unsteered_by(repetition_penalty=1.2)
+    assert own[1.0].draft.texts != own[3.0].draft.texts
 
 
 def test_a_batch_of_prompts_of_1_to_200_tokens_gives_the_same_texts_as_one_by_one(good: Classifier) -> None:

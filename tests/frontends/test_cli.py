@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
+import slalom
+from slalom.constraints import Keywords
+from slalom.decoding import DAB
 from slalom.frontends.cli import app
 from tests.conftest import tiny_classifier, tiny_lm
 
@@ -71,6 +75,16 @@ def test_a_text_can_be_had_again_from_its_prompt_and_seed_alone(folder: Path) ->
     for row in map(json.loads, many.stdout.splitlines()):
         one = run("generate", row["prompt"], *wish(folder), "--seed", str(row["seed"]), "--json")
         assert json.loads(one.stdout)["text"] == row["text"]
+
+
+def test_the_repetition_penalty_is_an_option_and_changes_the_text(folder: Path) -> None:
+    words = ["generate", "the food", *wish(folder), "--length", "12", "--steps", "1", "--json"]
+    default, same, none, strong = (
+        json.loads(run(*words, *given).stdout)["text"]
+        for given in ([], *(["--repetition-penalty", penalty] for penalty in ("1.2", "1", "3")))
+    )
+    assert default == same
+    assert none != strong
 
 
 def test_compare_shows_before_and_after(folder: Path) -> None:
@@ -173,7 +187,21 @@ def test_doctor_says_what_this_machine_offers(tmp_path: Path, monkeypatch: pytes
     findings = json.loads(run("doctor", "--json").stdout)
     assert str(tmp_path) in findings["cache"]
     assert set(findings["models"].values()) == {"fetched when first used"}
-    assert run("doctor").exit_code == 0
+    told = run("doctor")
+    assert told.exit_code == 0
+    assert "models         smollm2-135m-instruct: fetched when first used\n" in told.stdout
+    assert "{" not in told.stdout
+
+
+def test_the_version_is_printed_alone_and_is_the_packages() -> None:
+    out = run("--version")
+    assert out.exit_code == 0
+    assert out.stdout == f"slalom {slalom.__version__}\n"
+
+
+def test_the_help_of_preset_names_every_preset_of_the_default_sampler() -> None:
+    (option,) = (one for one in get_command(app).commands["generate"].params if one.name == "preset")
+    assert all(name in option.help for name in DAB.presets(Keywords(["soup"])))
 
 
 def test_help_has_examples() -> None:

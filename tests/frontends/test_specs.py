@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
+from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
+from slalom.frontends.cli import SETTINGS
 from slalom.frontends.specs import make_spec
 
 GOOD = {"prompts": ["The chicken"], "keywords": ["soup"]}
@@ -25,6 +28,7 @@ GOOD = {"prompts": ["The chicken"], "keywords": ["soup"]}
         ({"classifier": "x"}, "a classifier and its label go together"),
         ({"keywords": []}, "nothing to steer towards"),
         ({"prompts": []}, "prompts is"),
+        ({"repetition_penalty": 0.9}, "repetition_penalty is 0.9; input should be greater than or equal to 1"),
         ({"colour": "red"}, "colour is 'red'"),
     ],
 )
@@ -37,9 +41,16 @@ def test_a_bad_value_is_named_with_its_rule(given: dict[str, object], complaint:
 
 def test_what_is_given_goes_before_what_a_file_says(tmp_path: Path) -> None:
     file = tmp_path / "wish.toml"
-    file.write_text('prompts = ["The lake"]\nkeywords = ["boat"]\nlength = 12\n')
+    file.write_text('prompts = ["The lake"]\nkeywords = ["boat"]\nlength = 12\nrepetition_penalty = 1.5\n')
     spec = make_spec({"length": 30, "steps": None}, file)
     assert (spec.prompts, spec.keywords, spec.length) == (["The lake"], ["boat"], 30)
+    assert spec.repetition_penalty == 1.5
+
+
+def test_a_setting_nobody_gave_is_what_python_takes_by_default() -> None:
+    spec, python = make_spec(GOOD), inspect.signature(SteerableModel.steer).parameters
+    said = {name: getattr(spec, name) or None for name in SETTINGS}
+    assert said == {name: python[name].default or None for name in SETTINGS}
 
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:

@@ -44,12 +44,15 @@ class LanguageModel:
         tokenizer: PreTrainedTokenizerBase,
         name: str | None = None,
         engine: EngineName = "torch",
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
         self.engine = engine_for(model, engine)
-        self.vocabulary = Vocabulary(tokenizer, model.get_input_embeddings().weight.detach(), _eos(model, tokenizer))
+        self.vocabulary = vocabulary or Vocabulary(
+            tokenizer, model.get_input_embeddings().weight.detach(), _eos(model, tokenizer)
+        )
 
     @property
     def device(self) -> torch.device:

@@ -38,7 +38,8 @@ def preset_for(
         raise SlalomError(f"until is {until:g}; it must be above 0 and at most 1")
     if top_p is not None and not 0 < top_p <= 1:
         raise SlalomError(f"top_p is {top_p:g}; it must be above 0 and at most 1")
-    weight = recorded_weight(lm) if (sampler, name) == ("dab", "default") else None
+    # The paper's weight is the paper's; ours is the one measured for this LM.
+    weight = recorded_weight(lm) if sampler == "dab" and name != "paper" else None
     adjusted = with_knobs(chosen.sampler, ({} if weight is None else {"weight": weight}) | (knobs or {}))
     if top_p is not None and temperature is None:
         temperature = chosen.temperature or 1.0  # a nucleus is there to be drawn from

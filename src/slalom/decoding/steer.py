@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import EngineName
 from slalom.backbone.model import DEFAULT, LanguageModel, Message, load_parts
-from slalom.backbone.rollout import Limits
+from slalom.backbone.rollout import REPETITION_PENALTY, Limits
+from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.presets import preset_for
 from slalom.decoding.randomness import Rng
+from slalom.decoding.request import read_request
 from slalom.decoding.run import CHOICES, Callback, Finished, choice, decode
 from slalom.decoding.sampler import Judge, Preset, Problem
 from slalom.errors import SlalomError
@@ -119,6 +123,7 @@ class SteerableModel(LanguageModel):
         select: str | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
+        repetition_penalty: float = REPETITION_PENALTY,
         knobs: dict[str, Any] | None = None,
         callbacks: tuple[Callback, ...] = (),
     ) -> Steered:
@@ -131,7 +136,7 @@ class SteerableModel(LanguageModel):
         of these strings. `strength` is how hard the sampler pulls, in units of its own; `until` stops a text once it is
         satisfied to that degree; `select` takes the best draft by `score`, `joint`ly with fluency, or the `latest`;
         `temperature` and `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the sampler. What is
-        not given, the preset decides.
+        not given, the preset decides. `repetition_penalty` is CTRL's, on generated tokens; 1 turns it off.
         """
         listed = _listed(prompts, chat)
         answers = any(not isinstance(one, str) for one in listed)
@@ -139,6 +144,7 @@ class SteerableModel(LanguageModel):
         _at_least("length", length, 1)
         _at_least("samples", samples, 1)
         _at_least("seed", seed, 0)
+        _at_least("repetition_penalty", repetition_penalty, 1)
         if "" in stop:
             raise SlalomError("a stop string is empty; leave it out")
         if select is not None and select not in CHOICES:
@@ -150,7 +156,7 @@ class SteerableModel(LanguageModel):
             self.encode(one, length) if isinstance(one, str) else self.encode_chat(one, length) for one in listed
         ]
         rows = [Row(prompt, seed + sample) for prompt in encoded for sample in range(samples)]
-        limits = Limits(length, free or answers or bool(stop), stops=tuple(stop), whole=answers)
+        limits = Limits(length, free or answers or bool(stop), repetition_penalty, stops=tuple(stop), whole=answers)
         finished, seconds = steer_rows(self, rows, constraint, limits, settings, callbacks)
         tokens = sum(length * one.steps for one in finished)
         texts = [_text(row, one) for row, one in zip(rows, finished, strict=True)]
@@ -222,37 +228,82 @@ def custom_generate(
     strength: float | None = None,
     steps: int | None = None,
     until: float | None = None,
+    repetition_penalty: float = REPETITION_PENALTY,
     knobs: dict[str, Any] | None = None,
 ) -> Callable[..., torch.Tensor]:
     """Steering inside transformers: `model.generate(**inputs, custom_generate=custom_generate(constraint, tokenizer))`.
 
-    A text ends at EOS unless `min_new_tokens` equals `max_new_tokens`. With `do_sample`, tokens are drawn by
-    `temperature` and `top_p`.
+    Of what generate is asked for, these are honoured: `max_new_tokens` (`max_length`); `min_new_tokens` if it is as
+    many, otherwise a text ends at EOS; with `do_sample`, `temperature`, `top_p` and `num_return_sequences` (its default
+    `top_k` of 50 is not applied); and `repetition_penalty`, on generated tokens only. One of 1, its default, cannot be
+    told from none: then ours holds, and 1 given here turns it off. Logits processors, stopping criteria, beams and
+    whatever else would change the text are refused by name.
+
+    What is computed from a model's tables is kept as long as the model lives and they stay the same.
     """
+    _at_least("repetition_penalty", repetition_penalty, 1)
+    vocabularies: WeakKeyDictionary[PreTrainedModel, tuple[tuple[int, ...], Vocabulary]] = WeakKeyDictionary()
+
+    def language_model(model: PreTrainedModel) -> LanguageModel:
+        """The model with the vocabulary it had last time, unless its tables have changed."""
+        version, (known, vocabulary) = _version(model), vocabularies.get(model, (None, None))
+        lm = LanguageModel(model, tokenizer, vocabulary=vocabulary if known == version else None)
+        vocabularies[model] = version, lm.vocabulary  # not the LM, which would keep the model alive
+        return lm
 
     def generate(
         model: PreTrainedModel,
         input_ids: torch.Tensor,
-        logits_processor: Any = None,
-        stopping_criteria: Any = None,
+        logits_processor: Sequence[Any] | None = None,
+        stopping_criteria: Sequence[Any] | None = None,
         generation_config: GenerationConfig | None = None,
         **model_kwargs: Any,
     ) -> torch.Tensor:
-        lm = LanguageModel(model, tokenizer)
-        mask = model_kwargs.get("attention_mask")
-        mask = torch.ones_like(input_ids) if mask is None else mask
-        config = generation_config or model.generation_config
-        length = config.max_length - input_ids.shape[1]
-        free = (config.min_length or 0) < config.max_length
-        drawn = (config.temperature, config.top_p) if config.do_sample else (None, None)
-        settings = preset_for(preset, constraint, lm.name, strength, steps, until, knobs, sampler, *drawn)
-        prompts = [lm.prompt(ids[real.bool()].tolist(), length) for ids, real in zip(input_ids, mask, strict=True)]
-        rows = [Row(prompt, seed + prompts[:i].count(prompt)) for i, prompt in enumerate(prompts)]
-        finished, _ = steer_rows(lm, rows, constraint, Limits(length, free), settings)
+        if model_kwargs.get("inputs_embeds") is not None:
+            raise SlalomError("custom_generate cannot apply inputs_embeds; give input_ids")
+        with _evaluating(model):
+            lm = language_model(model)
+            asked = read_request(
+                generation_config or model.generation_config,
+                [*(logits_processor or ()), *(stopping_criteria or ())],
+                input_ids.shape[1],
+                lm.vocabulary.eos,
+            )
+            drawn = asked.temperature, asked.top_p
+            settings = preset_for(preset, constraint, lm.name, strength, steps, until, knobs, sampler, *drawn)
+            mask = model_kwargs.get("attention_mask")
+            mask = torch.ones_like(input_ids) if mask is None else mask
+            listed = [ids[real.bool()].tolist() for ids, real in zip(input_ids, mask, strict=True)]
+            prompts = [lm.prompt(ids, asked.length) for ids in listed]
+            rows = [Row(prompt, seed + prompts[:i].count(prompt)) for i, prompt in enumerate(prompts)]
+            penalty = asked.repetition_penalty or repetition_penalty
+            _at_least("repetition_penalty", penalty, 1)
+            finished, _ = steer_rows(lm, rows, constraint, Limits(asked.length, asked.free, penalty), settings)
         tokens = torch.cat([one.best.draft.tokens for one in finished])
         return torch.cat([input_ids, tokens.to(input_ids.device)], dim=1)
 
     return generate
+
+
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """While open, no part of the model is in training mode; afterwards those that were are again."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _version(model: PreTrainedModel) -> tuple[int, ...]:
+    """Another one whenever the model's embedding or head is trained, moved or resized."""
+    layers = [model.get_input_embeddings(), model.get_output_embeddings()]
+    tables = [layer.weight for layer in layers if layer is not None]
+    return tuple(
+        number for table in tables for number in (table.data_ptr(), 0 if table.is_inference() else table._version)
+    )
 
 
 def _listed(prompts: str | Sequence[str | Message | list[Message]], chat: bool) -> list[str | list[Message]]:
@@ -296,6 +347,6 @@ def _text(row: Row, finished: Finished) -> Text:
     )
 
 
-def _at_least(name: str, value: int, least: int) -> None:
+def _at_least(name: str, value: float, least: int) -> None:
     if value < least:
-        raise SlalomError(f"{name} is {value}; it must be at least {least}")
+        raise SlalomError(f"{name} is {value:g}; it must be at least {least}")

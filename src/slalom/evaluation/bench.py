@@ -350,17 +350,15 @@ def draw(found: dict[str, Any], path: Path) -> None:
     if "scaling" in found:
         middle.legend()
     batch = list(found["profile"]["torch"])[-1]
-    for number, engine in enumerate(found["profile"]):
-        bottom = 0.0
-        parts = {
-            name: took
-            for name, took in found["profile"][engine][batch].items()
-            if name not in ("step", "of which head")
-        }
-        for part, took in sorted(parts.items()):
-            colour = f"C{sorted(parts).index(part)}"
-            right.bar(number, took, bottom=bottom, color=colour, label=part if number == 0 else None)
-            bottom += took
+    steps = [own[batch] for own in found["profile"].values()]
+    parts = sorted({part for step in steps for part in step} - {"step", "of which head"})
+    tops = [0.0] * len(steps)
+    for colour, part in enumerate(parts):
+        having = [number for number, step in enumerate(steps) if part in step]
+        took = [steps[number][part] for number in having]
+        right.bar(having, took, bottom=[tops[number] for number in having], color=f"C{colour}", label=part)
+        for number in having:
+            tops[number] += steps[number][part]
     right.set_xticks(range(len(found["profile"])), list(found["profile"]))
     right.set_title(f"milliseconds of a step by part, batch {batch}")
     right.legend(fontsize=8)

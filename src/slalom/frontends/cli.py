@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 SETTINGS = {
     *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select"),
-    *("temperature", "top_p", "chat", "stop"),
+    *("temperature", "top_p", "repetition_penalty", "chat", "stop"),
 }
 
 app = typer.Typer(
@@ -38,6 +39,21 @@ app = typer.Typer(
 )
 train_app = typer.Typer(help="Train what constraints and samplers load.", no_args_is_help=True)
 app.add_typer(train_app, name="train")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"slalom {importlib.metadata.version('slalom')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What can be said before any command; the help is the application's."""
 
 
 def main() -> None:
@@ -112,9 +128,12 @@ def generate(
     model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, torch or openvino: what runs the model.")] = None,
     sampler: Annotated[str | None, typer.Option(help="The method that steers (default dab); see slalom ls.")] = None,
-    preset: Annotated[str | None, typer.Option(help="default or paper")] = None,
+    preset: Annotated[str | None, typer.Option(help="default, thorough or paper; see slalom ls presets.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw tokens, at this temperature (default 0).")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens, this much of them.")] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Penalty on tokens already generated (default 1.2; 1 is none).")
+    ] = None,
     knob: Annotated[list[str] | None, typer.Option(help="A knob of the sampler, tau=0.2 say; see slalom ls.")] = None,
     spec: Annotated[Path | None, typer.Option(help="A TOML file with any of these settings.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the unsteered text beside the steered one.")] = False,
@@ -169,6 +188,7 @@ def generate(
         "preset": preset,
         "temperature": temperature,
         "top_p": top_p,
+        "repetition_penalty": repetition_penalty,
     }
     wanted = make_spec(given, spec)
 
@@ -569,8 +589,12 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object
     if as_json:
         print(json.dumps(findings))
         return
+    models = findings.pop("models")
+    console = Console(highlight=False)
     for name, finding in findings.items():
-        Console(highlight=False).print(f"[bold]{name:<14}[/bold] {escape(str(finding))}", soft_wrap=True)
+        console.print(f"[bold]{name:<14}[/bold] {escape(str(finding))}", soft_wrap=True)
+    for number, (name, state) in enumerate(models.items()):
+        console.print(f"[bold]{'' if number else 'models':<14}[/bold] {escape(f'{name}: {state}')}", soft_wrap=True)
 
 
 if __name__ == "__main__":

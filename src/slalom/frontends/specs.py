@@ -64,6 +64,7 @@ class GenerateSpec(BaseModel):
     )
     temperature: float | None = Field(None, ge=0, description="draw tokens at this temperature; 0 takes the likeliest")
     top_p: float | None = Field(None, gt=0, le=1, description="draw from the likeliest tokens that make up this much")
+    repetition_penalty: float = Field(1.2, ge=1, description="penalty on tokens already generated; 1 is none")
     samples: int = Field(1, ge=1, description="texts per prompt")
     seed: int = Field(0, ge=0, description="seed of a prompt's first sample; the next has the next seed")
     knobs: dict[str, Any] = Field({}, description="single knobs of the sampler")
