@@ -119,3 +119,9 @@ def test_foreign_text_is_shown_and_not_interpreted() -> None:
     assert "\\<script\\>" in text
     assert "\\*\\*bold\\*\\*" in text
     assert max(line.count(" | ") for line in text.splitlines()) == 1  # the table has two columns still
+
+
+def test_speed_is_seconds_and_drafts_and_no_tokens_that_were_never_decoded(out: Path) -> None:
+    text = (out / "report.md").read_text()
+    assert "| sampler | seconds a text | drafts a text |\n" in text
+    assert "tokens a second" not in text
