@@ -14,7 +14,7 @@ from slalom.evaluation.evaluate import compare
 from slalom.evaluation.harness import Cell
 from slalom.evaluation.metrics import Estimate
 from slalom.evaluation.summary import Row, rank, read_results
-from slalom.evaluation.tasks import Task
+from slalom.evaluation.tasks import Task, load_task
 from tests.evaluation import tiny
 
 
@@ -65,6 +65,14 @@ def test_the_report_has_tables_intervals_the_papers_figures_examples_and_judges(
 def test_what_is_missing_is_never_0(out: Path) -> None:
     rows = [line.split(" | ") for line in (out / "report.md").read_text().splitlines() if "<br>24 texts |" in line]
     assert [cells[2] for cells in rows] == ["—", "—"]
+
+
+def test_the_papers_figures_stand_beside_dab_only_where_it_is_the_papers_dab() -> None:
+    task = load_task("sentiment")
+    assert report.paper_figure(task, Cell("sentiment", "dab", "paper"), "perplexity") == "11.8 ± 0.2"
+    assert report.paper_figure(task, Cell("sentiment", "dab"), "perplexity") == ""
+    assert report.paper_figure(task, Cell("sentiment", "dab", "thorough"), "perplexity") == ""
+    assert report.paper_figure(task, Cell("sentiment", "bolt"), "perplexity") == "9.9 ± 0.1"
 
 
 class Links(HTMLParser):

@@ -24,7 +24,7 @@ from slalom.evaluation.harness import Cell, Run
 from slalom.evaluation.metrics import METRICS, Estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.study_report import ablation, about_study, units
-from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, rank, shown
+from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, as_in_paper, rank, shown
 from slalom.evaluation.tasks import Reads, Task, spread
 
 DIVERSITY = ["distinct-1", "distinct-2", "distinct-3", "self-bleu"]
@@ -144,7 +144,8 @@ def usual_rows(
 def main_table(task: Task, results: list[Results]) -> list[Block]:
     """Every column of the task, with the paper's own figures below ours."""
     rows = usual_rows(task, results, task.columns)
-    caption = "Smaller: the paper's own figures. " + (task.paper_note or "") if task.paper else ""
+    noted = any(paper_figure(task, row.cell, metric) for row in rows for metric in task.columns)
+    caption = "Smaller: the paper's own figures. " + (task.paper_note or "") if noted else ""
     blocks: list[Block] = [metric_table(columns_of(rows, task.columns), caption, task)]
     if any(row.cell.sampler == UNSTEERED for row in rows):
         blocks.append(Paragraph(f"{UNSTEERED} is the model's own text, for comparison; it is not ranked."))
@@ -180,7 +181,7 @@ def metric_table(columns: list[Column], caption: str = "", task: Task | None = N
 
 def paper_figure(task: Task, cell: Cell, metric: str) -> str:
     """What the paper has for the same sampler, where it has something."""
-    for row in task.paper:
+    for row in task.paper if as_in_paper(cell) else []:
         if (row.sampler, row.prefix) == (cell.sampler, cell.prefix) and metric in row.values:
             return " ± ".join(f"{value:.{METRICS[metric].digits}f}" for value in row.values[metric])
     return ""

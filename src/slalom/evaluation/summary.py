@@ -126,6 +126,11 @@ def shown(found: Estimate | None, metric: str) -> str:
     return f"{found.mean:.{digits}f}{error}"
 
 
+def as_in_paper(cell: Cell) -> bool:
+    """Whether the paper's figures are of this sampler: of dab, only its preset `paper` is the paper's algorithm."""
+    return cell.sampler != "dab" or cell.preset == "paper"
+
+
 def as_json(results: Results) -> dict[str, Any]:
     """Every task's estimates, for a machine."""
     return {
