@@ -53,6 +53,11 @@ def test_self_bleu_is_1_for_equal_texts_and_0_for_texts_that_share_nothing() -> 
     assert self_bleu(["alone"]) is None
 
 
+def test_distinct_texts_are_counted_among_all_of_a_prompt_and_not_of_one_text() -> None:
+    assert metrics.distinct_texts(["a", "a", "b", "a"]) == 0.5
+    assert metrics.distinct_texts(["a"]) is None
+
+
 def test_self_bleu_is_the_geometric_mean_of_clipped_precisions() -> None:
     # each against the other: 4 of 5 words, 3 of 4 bigrams, 2 of 3 trigrams, 1 of 2 four-grams; equal lengths
     expected = (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
@@ -65,13 +70,14 @@ def test_an_estimate_has_the_mean_the_standard_error_and_an_interval_over_cluste
     assert found.mean == 0.75
     assert found.error == pytest.approx(0.5 / 2)  # standard deviation 0.5, four values
     assert (found.low, found.high, found.n) == (0.0, 1.0, 4)  # a draw may hold one cluster twice
+    assert found.median == 1.0
 
 
 def test_of_nothing_there_is_no_estimate_and_of_one_value_no_error() -> None:
     assert estimate({}) is None
     assert estimate({"a": []}) is None
     alone = estimate({"a": [0.5]})
-    assert alone == metrics.Estimate(0.5, None, 0.5, 0.5, 1)
+    assert alone == metrics.Estimate(0.5, None, 0.5, 0.5, 1, 0.5)
 
 
 def test_sentiment_is_the_probability_of_what_was_asked_for() -> None:

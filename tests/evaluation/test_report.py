@@ -19,7 +19,7 @@ from tests.evaluation import tiny
 
 
 def row(sampler: str, mean: float | None, metric: str = "perplexity") -> Row:
-    found = None if mean is None else Estimate(mean, 0.1, mean, mean, 3)
+    found = None if mean is None else Estimate(mean, 0.1, mean, mean, 3, mean)
     return Row(sampler, Cell("soup", sampler), 3, {metric: found})
 
 
@@ -50,7 +50,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_report_has_tables_intervals_the_papers_figures_examples_and_judges(out: Path) -> None:
     text = (out / "report.md").read_text()
     assert re.search(r"\| drawn<br>24 texts \| .*± .*<br>0\.990 \| — \|", text)  # the paper's 0.99; BERTScore missing
-    assert "<br>23.4 ± 0.3" in text
+    assert re.search(r"± \d+\.\d \(median \d+\.\d\)(\*\*|</u>)?<br>23\.4 ± 0\.3", text)  # a perplexity
+    assert "| sampler | Distinct texts ↑ | Distinct-1 ↑" in text
     assert "**" in text
     assert "<u>" in text
     assert "95 % bootstrap intervals" in text

@@ -32,6 +32,7 @@ class Estimate(NamedTuple):
     low: float  # 95 % bootstrap interval
     high: float
     n: int
+    median: float
 
 
 # Of one text
@@ -78,6 +79,11 @@ def distinct(texts: Sequence[str], n: int) -> float | None:
     return len(set(grams)) / len(grams) if grams else None
 
 
+def distinct_texts(texts: Sequence[str]) -> float | None:
+    """Different continuations of one prompt over all of them; none for fewer than two."""
+    return len(set(texts)) / len(texts) if len(texts) > 1 else None
+
+
 def self_bleu(texts: Sequence[str]) -> float | None:
     """Corpus BLEU-4 of every continuation of one prompt against all its others; lower is more diverse.
 
@@ -99,7 +105,7 @@ def self_bleu(texts: Sequence[str]) -> float | None:
 
 
 def estimate(clusters: dict[str, list[float]], seed: int = 0) -> Estimate | None:
-    """The mean of all values, its standard error, and a 95 % percentile bootstrap interval; none of no values.
+    """The mean of all values, its standard error, a 95 % percentile bootstrap interval, the median; none of no values.
 
     The standard error takes all values as independent, as the paper's does. The interval does not: it draws whole
     clusters (the texts of one prompt) with replacement, 1,000 times.
@@ -113,7 +119,7 @@ def estimate(clusters: dict[str, list[float]], seed: int = 0) -> Estimate | None
     drawn = np.random.default_rng(seed).integers(len(kept), size=(RESAMPLES, len(kept)))
     means = sums[drawn].sum(1) / sizes[drawn].sum(1)
     low, high = np.percentile(means, [2.5, 97.5])
-    return Estimate(float(every.mean()), error, float(low), float(high), len(every))
+    return Estimate(float(every.mean()), error, float(low), float(high), len(every), float(np.median(every)))
 
 
 # The table of metrics
@@ -130,6 +136,7 @@ class Metric:
     higher: bool = True  # whether higher is better
     digits: int = 3
     judges: tuple[str, ...] = ()  # whose scores it needs; without them it is missing
+    skewed: bool = False  # a few values may be most of the mean: shown with its median, compared by geometric means
 
 
 def each(measure: Callable[[Scored], float | None]) -> Callable[[list[Scored]], list[float]]:
@@ -322,6 +329,7 @@ METRICS = {
             higher=False,
             digits=1,
             judges=("perplexity",),
+            skewed=True,
         ),
         Metric(
             "repeated-trigrams",
@@ -330,6 +338,12 @@ METRICS = {
             each(lambda one: repeated_trigrams(whole(one))),
             higher=False,
             digits=4,
+        ),
+        Metric(
+            "distinct-texts",
+            "Distinct texts ↑",
+            "different texts over all texts of a prompt's continuations",
+            together(lambda texts: distinct_texts([one.text for one in texts])),
         ),
         Metric(
             "distinct-1",

@@ -27,7 +27,7 @@ from slalom.evaluation.study_report import ablation, about_study, units
 from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, as_in_paper, rank, shown
 from slalom.evaluation.tasks import Reads, Task, spread
 
-DIVERSITY = ["distinct-1", "distinct-2", "distinct-3", "self-bleu"]
+DIVERSITY = ["distinct-texts", "distinct-1", "distinct-2", "distinct-3", "self-bleu"]
 EXAMPLES = 3  # prompts shown per task
 
 
@@ -54,7 +54,8 @@ def blocks_of(results: list[Results]) -> list[Block]:
         blocks += about_run(one)
     blocks.append(
         Paragraph(
-            "Figures are means ± standard errors. Of the samplers that steer, the best figure of a column is bold and "
+            "Figures are means ± standard errors; a mean of perplexities may be the work of a few texts, so their median "
+            "stands beside it. Of the samplers that steer, the best figure of a column is bold and "
             f"the second underlined. {NOTHING} is what could not be measured."
         )
     )

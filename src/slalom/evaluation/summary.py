@@ -118,12 +118,13 @@ def rank(rows: list[Row], metric: str) -> Ranks:
 
 
 def shown(found: Estimate | None, metric: str) -> str:
-    """A mean and its standard error."""
+    """A mean and its standard error; of a skewed metric the median too."""
     if found is None:
         return NOTHING
     digits = METRICS[metric].digits
     error = "" if found.error is None else f" ± {found.error:.{digits}f}"
-    return f"{found.mean:.{digits}f}{error}"
+    median = f" (median {found.median:.{digits}f})" if METRICS[metric].skewed else ""
+    return f"{found.mean:.{digits}f}{error}{median}"
 
 
 def as_in_paper(cell: Cell) -> bool:
