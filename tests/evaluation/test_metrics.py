@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from slalom.evaluation import metrics
-from slalom.evaluation.metrics import METRICS, Scored, distinct, estimate, keyword_success, repeated_trigrams, self_bleu
+from slalom.evaluation.metrics import (
+    METRICS,
+    Case,
+    Scored,
+    Values,
+    distinct,
+    estimate,
+    keyword_success,
+    paired_difference,
+    repeated_trigrams,
+    self_bleu,
+)
 
 POSITIVE = [{"kind": "sentiment", "label": "positive"}]
 NEGATIVE = [{"kind": "sentiment", "label": "negative"}]
@@ -78,6 +90,30 @@ def test_of_nothing_there_is_no_estimate_and_of_one_value_no_error() -> None:
     assert estimate({"a": []}) is None
     alone = estimate({"a": [0.5]})
     assert alone == metrics.Estimate(0.5, None, 0.5, 0.5, 1, 0.5)
+
+
+def test_a_paired_difference_is_of_what_both_were_asked_and_its_interval_is_over_prompts() -> None:
+    def case(prompt: str, wish: str = "w", length: int = 20) -> Case:
+        return Case(prompt, wish, length)
+
+    own: Values = {case("a"): [3.0, 5.0], case("b"): [2.0], case("b", "v"): [7.0], case("c"): [9.0]}
+    other: Values = {
+        case("a"): [1.0],
+        case("b"): [1.0],
+        case("b", "v"): [1.0, 5.0],
+        case("c"): [],
+        case("d"): [4.0],
+    }
+    found = paired_difference(own, other)
+    assert found == (pytest.approx((3 + 1 + 4) / 3), 2.5, 3.0, 2)  # prompt a has 3; b 1 and 4
+    assert paired_difference(own, {}) is None
+
+
+def test_perplexities_are_compared_by_their_geometric_means() -> None:
+    own, other = ({Case("a", "w", 20): values} for values in ([1.0, 100.0], [5.0]))
+    found = METRICS["perplexity"].compare(own, other)
+    assert found is not None
+    assert math.exp(found.mean) == pytest.approx(2.0)  # not 50.5 / 5
 
 
 def test_sentiment_is_the_probability_of_what_was_asked_for() -> None:

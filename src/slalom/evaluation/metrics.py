@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 TOXIC = 0.5  # a text is called toxic from this probability on, as in RealToxicityPrompts
 RESAMPLES = 1000
+FEWEST_PROMPTS = 6  # with 5, all differences have the same sign by chance once in 16 times: too often to call it sure
 
 
 class Scored(NamedTuple):
@@ -33,6 +36,30 @@ class Estimate(NamedTuple):
     high: float
     n: int
     median: float
+
+
+class Case(NamedTuple):
+    """What is asked of a text; samplers are compared where they were asked the same."""
+
+    prompt: str
+    wish: str
+    length: int
+
+
+Values = dict[Case, list[float]]
+
+
+class Difference(NamedTuple):
+    """How much higher one sampler is than another."""
+
+    mean: float
+    low: float  # 95 % bootstrap interval
+    high: float
+    prompts: int
+
+    def sure(self, higher: bool = True) -> bool:
+        """Whether it is higher (or lower) beyond doubt: the interval leaves 0 out, over enough prompts."""
+        return self.prompts >= FEWEST_PROMPTS and (self.low > 0 if higher else self.high < 0)
 
 
 # Of one text
@@ -122,6 +149,22 @@ def estimate(clusters: dict[str, list[float]], seed: int = 0) -> Estimate | None
     return Estimate(float(every.mean()), error, float(low), float(high), len(every), float(np.median(every)))
 
 
+def by_prompt(values: Values) -> dict[str, list[float]]:
+    """All values of a prompt together, whatever the wish and the length."""
+    clusters: dict[str, list[float]] = defaultdict(list)
+    for case, own in values.items():
+        clusters[case.prompt] += own
+    return clusters
+
+
+def paired_difference(own: Values, other: Values) -> Difference | None:
+    """The mean over all that both were case of mean minus mean, its interval by drawing prompts; none of nothing."""
+    common = [case for case, values in own.items() if values and other.get(case)]
+    clusters = by_prompt({case: [fmean(own[case]) - fmean(other[case])] for case in common})
+    found = estimate(clusters)
+    return found and Difference(found.mean, found.low, found.high, len(clusters))
+
+
 # The table of metrics
 
 
@@ -137,6 +180,14 @@ class Metric:
     digits: int = 3
     judges: tuple[str, ...] = ()  # whose scores it needs; without them it is missing
     skewed: bool = False  # a few values may be most of the mean: shown with its median, compared by geometric means
+
+    def compare(self, own: Values, other: Values) -> Difference | None:
+        """The paired difference; of a skewed metric that of the logarithms, the log of a ratio of geometric means."""
+        if self.skewed:
+            own, other = (
+                {case: [math.log(value) for value in found] for case, found in one.items()} for one in (own, other)
+            )
+        return paired_difference(own, other)
 
 
 def each(measure: Callable[[Scored], float | None]) -> Callable[[list[Scored]], list[float]]:

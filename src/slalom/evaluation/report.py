@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from slalom.evaluation.document import (
     markdown,
 )
 from slalom.evaluation.harness import Cell, Run
-from slalom.evaluation.metrics import METRICS, Estimate
+from slalom.evaluation.metrics import FEWEST_PROMPTS, METRICS, Difference, Estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.study_report import ablation, about_study, units
 from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, as_in_paper, rank, shown
@@ -54,9 +55,10 @@ def blocks_of(results: list[Results]) -> list[Block]:
         blocks += about_run(one)
     blocks.append(
         Paragraph(
-            "Figures are means ± standard errors; a mean of perplexities may be the work of a few texts, so their median "
-            "stands beside it. Of the samplers that steer, the best figure of a column is bold and "
-            f"the second underlined. {NOTHING} is what could not be measured."
+            "Figures are means ± standard errors; a few texts can make a mean of perplexities, so the median stands "
+            "beside it. Of the samplers that steer, the best figure of a column is bold and the second underlined, but "
+            "only where the 95 % interval of the paired difference to every sampler behind it leaves 0 out, over "
+            f"{FEWEST_PROMPTS} prompts or more. {NOTHING} is what could not be measured."
         )
     )
     for name in dict.fromkeys(task for one in results for task in one.task_names()):
@@ -118,6 +120,7 @@ def about_task(name: str, results: list[Results]) -> list[Block]:
     blocks: list[Block] = [Heading(name), Paragraph(task.what)]
     blocks += main_table(task, results)
     blocks += intervals(task, results)
+    blocks += paired_differences(task, results)
     blocks += front(task, results)
     blocks += split_tables(task, results)
     blocks += read_otherwise(task, results)
@@ -172,10 +175,10 @@ def metric_table(columns: list[Column], caption: str = "", task: Task | None = N
     lines = []
     for number, first in enumerate(columns[0].rows):
         line = [Entry(first.label, note=f"{first.texts:,} texts" if task else "")]
-        for column, places in zip(columns, ranks, strict=True):
+        for column, marks in zip(columns, ranks, strict=True):
             row = column.rows[number]
             note = paper_figure(task, row.cell, column.metric) if task else ""
-            line.append(Entry(shown(row.estimates[column.metric], column.metric), places.mark(number), note))
+            line.append(Entry(shown(row.estimates[column.metric], column.metric), marks[number], note))
         lines.append(line)
     return Table(["sampler", *(column.label for column in columns)], lines, caption)
 
@@ -200,6 +203,37 @@ def interval(found: Estimate | None, metric: str) -> str:
     """From where to where."""
     digits = METRICS[metric].digits
     return NOTHING if found is None else f"{found.low:.{digits}f} to {found.high:.{digits}f}"
+
+
+def paired_differences(task: Task, results: list[Results]) -> list[Block]:
+    """Control and perplexity of every sampler against the first one's, where both were asked the same."""
+    metrics = [METRICS[name] for name in (task.control, "perplexity")]
+    first, *others = usual_rows(task, results, [metric.name for metric in metrics])
+    lines = []
+    for row in others:
+        found = [metric.compare(row.values[metric.name], first.values[metric.name]) for metric in metrics]
+        prompts = max((one.prompts for one in found if one), default=0)
+        entries = [
+            difference_entry(one, metric.digits, metric.skewed) for one, metric in zip(found, metrics, strict=True)
+        ]
+        lines.append([Entry(row.label, note=f"{prompts} prompts"), *entries])
+    caption = (
+        f"Paired differences to {first.label}: same prompt, wish and length. Perplexities as a ratio of geometric "
+        "means. Smaller: 95 % bootstrap intervals over prompts."
+    )
+    columns = [f"{metric.label}, {'ratio' if metric.skewed else 'difference'}" for metric in metrics]
+    return [Table(["sampler", *columns], lines, caption)] if lines else []
+
+
+def difference_entry(found: Difference | None, digits: int, ratio: bool = False) -> Entry:
+    """A difference and its interval; of logarithms, the ratio."""
+    if found is None:
+        return Entry(NOTHING)
+    if ratio:
+        mean, low, high = (f"{math.exp(value):.2f}" for value in found[:3])
+    else:
+        mean, low, high = (f"{value:+.{digits}f}" for value in found[:3])
+    return Entry(mean, note=f"{low} to {high}")
 
 
 def split_tables(task: Task, results: list[Results]) -> list[Block]:
