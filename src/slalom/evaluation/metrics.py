@@ -38,6 +38,13 @@ class Estimate(NamedTuple):
     median: float
 
 
+class Interval(NamedTuple):
+    """From where to where."""
+
+    low: float
+    high: float
+
+
 class Case(NamedTuple):
     """What is asked of a text; samplers are compared where they were asked the same."""
 
@@ -149,6 +156,16 @@ def estimate(clusters: dict[str, list[float]], seed: int = 0) -> Estimate | None
     return Estimate(float(every.mean()), error, float(low), float(high), len(every), float(np.median(every)))
 
 
+def median_interval(clusters: dict[str, list[float]], seed: int = 0) -> Interval | None:
+    """The median's 95 % percentile bootstrap interval, whole clusters drawn as for the mean's; none of no values."""
+    kept = [values for values in clusters.values() if values]
+    if not kept:
+        return None
+    drawn = np.random.default_rng(seed).integers(len(kept), size=(RESAMPLES, len(kept)))
+    low, high = np.percentile([np.median(np.concatenate([kept[i] for i in draw])) for draw in drawn], [2.5, 97.5])
+    return Interval(float(low), float(high))
+
+
 def by_prompt(values: Values) -> dict[str, list[float]]:
     """All values of a prompt together, whatever the wish and the length."""
     clusters: dict[str, list[float]] = defaultdict(list)
@@ -158,7 +175,7 @@ def by_prompt(values: Values) -> dict[str, list[float]]:
 
 
 def paired_difference(own: Values, other: Values) -> Difference | None:
-    """The mean over all that both were case of mean minus mean, its interval by drawing prompts; none of nothing."""
+    """The mean over all that both were asked of mean minus mean, its interval by drawing prompts; none of nothing."""
     common = [case for case, values in own.items() if values and other.get(case)]
     clusters = by_prompt({case: [fmean(own[case]) - fmean(other[case])] for case in common})
     found = estimate(clusters)

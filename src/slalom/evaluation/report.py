@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +21,10 @@ from slalom.evaluation.document import (
     markdown,
 )
 from slalom.evaluation.harness import Cell, Run
-from slalom.evaluation.metrics import FEWEST_PROMPTS, METRICS, Difference, Estimate
+from slalom.evaluation.metrics import FEWEST_PROMPTS, METRICS, Estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.study_report import ablation, about_study, units
-from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, as_in_paper, rank, shown
+from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, as_in_paper, difference_entry, rank, shown
 from slalom.evaluation.tasks import Reads, Task, spread
 
 DIVERSITY = ["distinct-texts", "distinct-1", "distinct-2", "distinct-3", "self-bleu"]
@@ -223,17 +222,6 @@ def paired_differences(task: Task, results: list[Results]) -> list[Block]:
     )
     columns = [f"{metric.label}, {'ratio' if metric.skewed else 'difference'}" for metric in metrics]
     return [Table(["sampler", *columns], lines, caption)] if lines else []
-
-
-def difference_entry(found: Difference | None, digits: int, ratio: bool = False) -> Entry:
-    """A difference and its interval; of logarithms, the ratio."""
-    if found is None:
-        return Entry(NOTHING)
-    if ratio:
-        mean, low, high = (f"{math.exp(value):.2f}" for value in found[:3])
-    else:
-        mean, low, high = (f"{value:+.{digits}f}" for value in found[:3])
-    return Entry(mean, note=f"{low} to {high}")
 
 
 def split_tables(task: Task, results: list[Results]) -> list[Block]:

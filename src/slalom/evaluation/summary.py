@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slalom.evaluation import store
-from slalom.evaluation.document import Mark
+from slalom.evaluation.document import Entry, Mark
 from slalom.evaluation.harness import Cell, Run, read_run, read_scores
-from slalom.evaluation.metrics import METRICS, Case, Estimate, Scored, Values, by_prompt, estimate
+from slalom.evaluation.metrics import METRICS, Case, Difference, Estimate, Scored, Values, by_prompt, estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Reads, Task
 
@@ -121,6 +122,17 @@ def shown(found: Estimate | None, metric: str) -> str:
     error = "" if found.error is None else f" ± {found.error:.{digits}f}"
     median = f" (median {found.median:.{digits}f})" if METRICS[metric].skewed else ""
     return f"{found.mean:.{digits}f}{error}{median}"
+
+
+def difference_entry(found: Difference | None, digits: int, ratio: bool = False) -> Entry:
+    """A difference and its interval; of logarithms, the ratio."""
+    if found is None:
+        return Entry(NOTHING)
+    if ratio:
+        mean, low, high = (f"{math.exp(value):.2f}" for value in found[:3])
+    else:
+        mean, low, high = (f"{value:+.{digits}f}" for value in found[:3])
+    return Entry(mean, note=f"{low} to {high}")
 
 
 def as_in_paper(cell: Cell) -> bool:
