@@ -133,6 +133,11 @@ def test_several_runs_stand_side_by_side(out: Path, soup: Task, tmp_path: Path) 
     assert "seed 5" in text
 
 
+def test_a_run_without_any_sampler_at_its_usual_strength_is_reported_too(soup: Task, tmp_path: Path) -> None:
+    tiny.run(tmp_path / "out", soup, tiny.cells((0.5,), ("default",)))
+    assert "Paired differences" not in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_foreign_text_is_shown_and_not_interpreted() -> None:
     nasty = "<script>alert(1)</script> | **bold** _x_\nnext"
     blocks = [

@@ -207,9 +207,11 @@ def interval(found: Estimate | None, metric: str) -> str:
 def paired_differences(task: Task, results: list[Results]) -> list[Block]:
     """Control and perplexity of every sampler against the first one's, where both were asked the same."""
     metrics = [METRICS[name] for name in (task.control, "perplexity")]
-    first, *others = usual_rows(task, results, [metric.name for metric in metrics])
-    lines = []
-    for row in others:
+    rows = usual_rows(task, results, [metric.name for metric in metrics])
+    if len(rows) < 2:
+        return []
+    first, lines = rows[0], []
+    for row in rows[1:]:
         found = [metric.compare(row.values[metric.name], first.values[metric.name]) for metric in metrics]
         prompts = max((one.prompts for one in found if one), default=0)
         entries = [
@@ -221,7 +223,7 @@ def paired_differences(task: Task, results: list[Results]) -> list[Block]:
         "means. Smaller: 95 % bootstrap intervals over prompts."
     )
     columns = [f"{metric.label}, {'ratio' if metric.skewed else 'difference'}" for metric in metrics]
-    return [Table(["sampler", *columns], lines, caption)] if lines else []
+    return [Table(["sampler", *columns], lines, caption)]
 
 
 def split_tables(task: Task, results: list[Results]) -> list[Block]:

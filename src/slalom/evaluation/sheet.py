@@ -100,7 +100,8 @@ def make_sheet(results: list[Results], per_cell: int | None = None, seed: int = 
             Source(label, record["id"], record["task"], record["item"], record["wish"], sentiment, record["length"])
         )
     if not sources:
-        raise SlalomError(f"{', '.join(str(one.run.folder) for one in results)}: there are no texts to read")
+        folders = ", ".join(str(one.run.folder) for one in results)
+        raise SlalomError(f"{folders}: there are no texts of a sampler at its usual strength")
     shuffled = list(sources.items())
     rng.shuffle(shuffled)
     texts = [SheetText(number, *shown, own) for number, (shown, own) in enumerate(shuffled, 1)]
