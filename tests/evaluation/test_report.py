@@ -12,28 +12,47 @@ from slalom.evaluation import report
 from slalom.evaluation.document import Entry, Example, Paragraph, Table, html, markdown
 from slalom.evaluation.evaluate import compare
 from slalom.evaluation.harness import Cell
-from slalom.evaluation.metrics import Estimate
+from slalom.evaluation.metrics import Case, Values, estimate
 from slalom.evaluation.summary import Row, rank, read_results
-from slalom.evaluation.tasks import Task
+from slalom.evaluation.tasks import Task, load_task
 from tests.evaluation import tiny
 
 
-def row(sampler: str, mean: float | None, metric: str = "perplexity") -> Row:
-    found = None if mean is None else Estimate(mean, 0.1, mean, mean, 3)
-    return Row(sampler, Cell("soup", sampler), 3, {metric: found})
+def row(sampler: str, values: list[float], metric: str = "perplexity") -> Row:
+    """A sampler with one value a prompt."""
+    by_prompt: Values = {Case(str(prompt), "w", 20): [value] for prompt, value in enumerate(values)}
+    found = estimate({str(prompt): [value] for prompt, value in enumerate(values)})
+    return Row(sampler, Cell("soup", sampler), len(values), {metric: found}, {metric: by_prompt})
 
 
-def test_the_best_and_the_second_are_ranked_by_the_metrics_own_direction() -> None:
-    rows = [row("bolt", 30.0), row("dab", 20.0), row("cold", None), row("mucola", 25.0)]
-    assert rank(rows, "perplexity") == ([1], [3])
-    up = [row("bolt", 0.7, "success"), row("dab", 0.9, "success")]
-    assert rank(up, "success") == ([1], [0])
+def around(mean: float, spread: float = 0.1, prompts: int = 8) -> list[float]:
+    return [mean - spread, mean + spread] * (prompts // 2)
 
 
-def test_the_unsteered_text_is_never_best_and_equal_figures_share_their_place() -> None:
-    rows = [row("none", 5.0), row("dab", 20.01), row("bolt", 20.02), row("cold", 30.0)]
-    assert rank(rows, "perplexity") == ([1, 2], [3])
-    assert rank(rows[:2], "perplexity") == ([], [])
+def test_the_best_and_the_second_are_marked_by_the_metrics_own_direction() -> None:
+    rows = [row("bolt", around(30)), row("dab", around(20)), row("cold", []), row("mucola", around(25))]
+    assert rank(rows, "perplexity") == ["", "best", "", "second"]
+    up = [row("bolt", around(0.7), "success"), row("dab", around(0.9), "success")]
+    assert rank(up, "success") == ["", "best"]  # the last is not ahead of anything
+
+
+def test_nothing_is_marked_whose_paired_difference_to_one_behind_it_may_be_0() -> None:
+    rows = [row("dab", around(20, 5)), row("bolt", around(21, -5)), row("cold", around(90))]
+    assert rank(rows, "perplexity") == ["", "", ""]
+    together = [row("dab", around(20, 5)), row("bolt", around(21, 5)), row("cold", around(90))]
+    assert rank(together, "perplexity") == ["best", "second", ""]  # prompt by prompt it is always ahead
+    outlier = [row("dab", around(20)), row("bolt", [*around(19, 0.1, 6), 19.0, 500.0])]
+    assert rank(outlier, "perplexity") == ["", ""]  # ahead in the mean only, because of one text
+
+
+def test_nothing_is_marked_over_a_handful_of_prompts() -> None:
+    assert rank([row("dab", around(20, 0, 4)), row("bolt", around(30, 0, 4))], "perplexity") == ["", ""]
+
+
+def test_the_unsteered_text_is_never_marked() -> None:
+    rows = [row("none", around(5)), row("dab", around(20)), row("bolt", around(30))]
+    assert rank(rows, "perplexity") == ["", "best", ""]
+    assert rank(rows[:2], "perplexity") == ["", ""]
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +69,10 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_report_has_tables_intervals_the_papers_figures_examples_and_judges(out: Path) -> None:
     text = (out / "report.md").read_text()
     assert re.search(r"\| drawn<br>24 texts \| .*± .*<br>0\.990 \| — \|", text)  # the paper's 0.99; BERTScore missing
-    assert "<br>23.4 ± 0.3" in text
-    assert "**" in text
-    assert "<u>" in text
+    assert re.search(r"± \d+\.\d \(median \d+\.\d\)(\*\*|</u>)?<br>23\.4 ± 0\.3", text)  # a perplexity
+    assert "| sampler | Distinct texts ↑ | Distinct-1 ↑" in text
+    assert "Paired differences to drawn: same prompt, wish and length." in text
+    assert re.search(r"\| drawn:hot<br>6 prompts \| [+-]\d.*<br>.* to .* \| \d.*<br>.* to .* \|", text)
     assert "95 % bootstrap intervals" in text
     assert "Nonsense ahead." in text
     assert "*the food*" in text
@@ -65,6 +85,14 @@ def test_the_report_has_tables_intervals_the_papers_figures_examples_and_judges(
 def test_what_is_missing_is_never_0(out: Path) -> None:
     rows = [line.split(" | ") for line in (out / "report.md").read_text().splitlines() if "<br>24 texts |" in line]
     assert [cells[2] for cells in rows] == ["—", "—"]
+
+
+def test_the_papers_figures_stand_beside_dab_only_where_it_is_the_papers_dab() -> None:
+    task = load_task("sentiment")
+    assert report.paper_figure(task, Cell("sentiment", "dab", "paper"), "perplexity") == "11.8 ± 0.2"
+    assert report.paper_figure(task, Cell("sentiment", "dab"), "perplexity") == ""
+    assert report.paper_figure(task, Cell("sentiment", "dab", "thorough"), "perplexity") == ""
+    assert report.paper_figure(task, Cell("sentiment", "bolt"), "perplexity") == "9.9 ± 0.1"
 
 
 class Links(HTMLParser):
@@ -105,6 +133,11 @@ def test_several_runs_stand_side_by_side(out: Path, soup: Task, tmp_path: Path) 
     assert "seed 5" in text
 
 
+def test_a_run_without_any_sampler_at_its_usual_strength_is_reported_too(soup: Task, tmp_path: Path) -> None:
+    tiny.run(tmp_path / "out", soup, tiny.cells((0.5,), ("default",)))
+    assert "Paired differences" not in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_foreign_text_is_shown_and_not_interpreted() -> None:
     nasty = "<script>alert(1)</script> | **bold** _x_\nnext"
     blocks = [
@@ -119,3 +152,9 @@ def test_foreign_text_is_shown_and_not_interpreted() -> None:
     assert "\\<script\\>" in text
     assert "\\*\\*bold\\*\\*" in text
     assert max(line.count(" | ") for line in text.splitlines()) == 1  # the table has two columns still
+
+
+def test_speed_is_seconds_and_drafts_and_no_tokens_that_were_never_decoded(out: Path) -> None:
+    text = (out / "report.md").read_text()
+    assert "| sampler | seconds a text | drafts a text |\n" in text
+    assert "tokens a second" not in text

@@ -1,4 +1,4 @@
-"""`slalom eval` and `slalom report`, as a person or a script would use and misuse them."""
+"""`slalom eval`, its sheets for readers, and `slalom report`, as a person or a script would use and misuse them."""
 
 from __future__ import annotations
 
@@ -74,6 +74,37 @@ def test_report_compares_folders(folder: Path, tmp_path: Path) -> None:
     assert len(json.loads(run(*words, "--json").stdout)["runs"]) == 2
 
 
+def test_a_sheet_goes_out_blind_and_comes_back_as_a_table(folder: Path, tmp_path: Path) -> None:
+    assert run(*asked(folder, tmp_path / "out")).exit_code == 0
+    sheet = tmp_path / "sheet.csv"
+    made = run("eval", "sheet", f"{tmp_path}/out", "--per-cell", "6", "--out", str(sheet))
+    assert made.exit_code == 0, made.output
+    assert [Path(line).name for line in made.stdout.split()] == [
+        "sheet.csv",
+        "sheet.html",
+        "sheet.txt",
+        "sheet.key.json",
+    ]
+    assert "drawn" not in sheet.read_text() + sheet.with_suffix(".html").read_text()
+    sheet.write_text(sheet.read_text().replace(",,,", ",,4,0"))
+    read = run("eval", "read", str(sheet), "--against", "drawn:hot", "--out", f"{tmp_path}/ratings")
+    assert read.exit_code == 0, read.output
+    text = (tmp_path / "ratings" / "ratings.md").read_text()
+    assert "| drawn | 6 | — | 4.00<br>4.00 to 4.00 | 4<br>4 to 4 | — | 0.00<br>0.00 to 0.00 |" in text
+    assert "Paired differences to drawn:hot" in text
+    found = json.loads(run("eval", "read", str(sheet), "--json").stdout)
+    assert found["against"] == "drawn"
+    assert found["missing"]["sentiment"] == found["texts"]
+
+
+def test_eval_takes_its_options_before_its_tasks_still_and_points_to_the_sheets(folder: Path, tmp_path: Path) -> None:
+    words = asked(folder, tmp_path / "out")
+    assert run(words[0], *words[2:], words[1]).exit_code == 0
+    assert "slalom eval sheet" in " ".join(run("eval", "--help").stdout.split())
+    assert "sheet.key.json" in run("eval", "sheet", "--help").stdout
+    assert "--against" in run("eval", "read", "--help").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -95,6 +126,8 @@ def test_report_compares_folders(folder: Path, tmp_path: Path) -> None:
         (["eval", "sentiment", "--prefix", "--out", "{out}"], "the task sentiment has no prefix"),
         (["report", "{folder}"], "holds no evaluation (there is no run.json in it)"),
         (["report", "nowhere"], "nowhere holds no evaluation"),
+        (["eval", "sheet", "{folder}", "--out", "{out}/s.csv"], "holds no evaluation (there is no run.json in it)"),
+        (["eval", "read", "{out}/s.csv"], "s.key.json; it was written beside the sheet, name it with --key"),
     ],
 )
 def test_misuse_gets_one_sentence_and_status_2(folder: Path, tmp_path: Path, words: list[str], complaint: str) -> None:

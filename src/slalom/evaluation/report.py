@@ -21,13 +21,13 @@ from slalom.evaluation.document import (
     markdown,
 )
 from slalom.evaluation.harness import Cell, Run
-from slalom.evaluation.metrics import METRICS, Estimate
+from slalom.evaluation.metrics import FEWEST_PROMPTS, METRICS, Estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.study_report import ablation, about_study, units
-from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, rank, shown
+from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, as_in_paper, difference_entry, rank, shown
 from slalom.evaluation.tasks import Reads, Task, spread
 
-DIVERSITY = ["distinct-1", "distinct-2", "distinct-3", "self-bleu"]
+DIVERSITY = ["distinct-texts", "distinct-1", "distinct-2", "distinct-3", "self-bleu"]
 EXAMPLES = 3  # prompts shown per task
 
 
@@ -54,8 +54,10 @@ def blocks_of(results: list[Results]) -> list[Block]:
         blocks += about_run(one)
     blocks.append(
         Paragraph(
-            "Figures are means ± standard errors. Of the samplers that steer, the best figure of a column is bold and "
-            f"the second underlined. {NOTHING} is what could not be measured."
+            "Figures are means ± standard errors; a few texts can make a mean of perplexities, so the median stands "
+            "beside it. Of the samplers that steer, the best figure of a column is bold and the second underlined, but "
+            "only where the 95 % interval of the paired difference to every sampler behind it leaves 0 out, over "
+            f"{FEWEST_PROMPTS} prompts or more. {NOTHING} is what could not be measured."
         )
     )
     for name in dict.fromkeys(task for one in results for task in one.task_names()):
@@ -117,6 +119,7 @@ def about_task(name: str, results: list[Results]) -> list[Block]:
     blocks: list[Block] = [Heading(name), Paragraph(task.what)]
     blocks += main_table(task, results)
     blocks += intervals(task, results)
+    blocks += paired_differences(task, results)
     blocks += front(task, results)
     blocks += split_tables(task, results)
     blocks += read_otherwise(task, results)
@@ -144,7 +147,8 @@ def usual_rows(
 def main_table(task: Task, results: list[Results]) -> list[Block]:
     """Every column of the task, with the paper's own figures below ours."""
     rows = usual_rows(task, results, task.columns)
-    caption = "Smaller: the paper's own figures. " + (task.paper_note or "") if task.paper else ""
+    noted = any(paper_figure(task, row.cell, metric) for row in rows for metric in task.columns)
+    caption = "Smaller: the paper's own figures. " + (task.paper_note or "") if noted else ""
     blocks: list[Block] = [metric_table(columns_of(rows, task.columns), caption, task)]
     if any(row.cell.sampler == UNSTEERED for row in rows):
         blocks.append(Paragraph(f"{UNSTEERED} is the model's own text, for comparison; it is not ranked."))
@@ -170,17 +174,17 @@ def metric_table(columns: list[Column], caption: str = "", task: Task | None = N
     lines = []
     for number, first in enumerate(columns[0].rows):
         line = [Entry(first.label, note=f"{first.texts:,} texts" if task else "")]
-        for column, places in zip(columns, ranks, strict=True):
+        for column, marks in zip(columns, ranks, strict=True):
             row = column.rows[number]
             note = paper_figure(task, row.cell, column.metric) if task else ""
-            line.append(Entry(shown(row.estimates[column.metric], column.metric), places.mark(number), note))
+            line.append(Entry(shown(row.estimates[column.metric], column.metric), marks[number], note))
         lines.append(line)
     return Table(["sampler", *(column.label for column in columns)], lines, caption)
 
 
 def paper_figure(task: Task, cell: Cell, metric: str) -> str:
     """What the paper has for the same sampler, where it has something."""
-    for row in task.paper:
+    for row in task.paper if as_in_paper(cell) else []:
         if (row.sampler, row.prefix) == (cell.sampler, cell.prefix) and metric in row.values:
             return " ± ".join(f"{value:.{METRICS[metric].digits}f}" for value in row.values[metric])
     return ""
@@ -198,6 +202,28 @@ def interval(found: Estimate | None, metric: str) -> str:
     """From where to where."""
     digits = METRICS[metric].digits
     return NOTHING if found is None else f"{found.low:.{digits}f} to {found.high:.{digits}f}"
+
+
+def paired_differences(task: Task, results: list[Results]) -> list[Block]:
+    """Control and perplexity of every sampler against the first one's, where both were asked the same."""
+    metrics = [METRICS[name] for name in (task.control, "perplexity")]
+    rows = usual_rows(task, results, [metric.name for metric in metrics])
+    if len(rows) < 2:
+        return []
+    first, lines = rows[0], []
+    for row in rows[1:]:
+        found = [metric.compare(row.values[metric.name], first.values[metric.name]) for metric in metrics]
+        prompts = max((one.prompts for one in found if one), default=0)
+        entries = [
+            difference_entry(one, metric.digits, metric.skewed) for one, metric in zip(found, metrics, strict=True)
+        ]
+        lines.append([Entry(row.label, note=f"{prompts} prompts"), *entries])
+    caption = (
+        f"Paired differences to {first.label}: same prompt, wish and length. Perplexities as a ratio of geometric "
+        "means. Smaller: 95 % bootstrap intervals over prompts."
+    )
+    columns = [f"{metric.label}, {'ratio' if metric.skewed else 'difference'}" for metric in metrics]
+    return [Table(["sampler", *columns], lines, caption)]
 
 
 def split_tables(task: Task, results: list[Results]) -> list[Block]:
@@ -320,17 +346,14 @@ def about_speed(results: list[Results]) -> list[Block]:
             for cell in one.usual(task):
                 records = one.texts(cell)
                 seconds = sum({record["chunk"]: record["seconds"] for record in records}.values())
-                tokens = sum(record["length"] * record["steps"] for record in records)
                 label = one.row(cell, []).label
                 lines.append(
                     [
                         Entry(f"{task}: {label}"),
                         Entry(f"{seconds / len(records):.2f}"),
                         Entry(f"{sum(record['steps'] for record in records) / len(records):.1f}"),
-                        Entry(f"{tokens / max(seconds, 1e-9):.0f}"),
                     ]
                 )
     if not lines:
         return []
-    columns = ["sampler", "seconds a text", "drafts a text", "tokens a second, all drafts and rows"]
-    return [Heading("Speed"), Table(columns, lines)]
+    return [Heading("Speed"), Table(["sampler", "seconds a text", "drafts a text"], lines)]

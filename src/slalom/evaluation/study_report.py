@@ -10,7 +10,7 @@ from slalom.evaluation.harness import Cell, Run
 from slalom.evaluation.metrics import METRICS, Estimate, estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.studies import STUDIES, knob_value
-from slalom.evaluation.summary import NOTHING, Results, Row, shown
+from slalom.evaluation.summary import NOTHING, Results, Row, as_in_paper, shown
 from slalom.evaluation.tasks import Task
 
 KNOBS = {"weight": "bias weight w", "tau": "proposal temperature τ", "top_k": "top-k"}
@@ -105,14 +105,14 @@ def efficiency(run: Run, measured: list[Record]) -> list[Block]:
             estimate({unit["prompt"]: [factor(unit) * unit["tokens_per_second"]] for unit in own})
             for factor in (lambda unit: 1, lambda unit: unit["rows"])
         ]
-        note = PAPER_TOKENS_PER_SECOND.get(cell.sampler, "")
+        note = PAPER_TOKENS_PER_SECOND.get(cell.sampler, "") if as_in_paper(cell) else ""
         steps = f"{own[0]['steps']} steps, {own[0]['rows']} rows"
         speed.append([Entry(cell.label, note=steps), Entry(plain(found[0], 2), note=note), Entry(plain(found[1], 1))])
     lines = []
     for operation in costliest(groups):
         line = [Entry(operation)]
         for cell, own in groups:
-            paper = PAPER_BACKWARD.get(cell.sampler, {}).get(operation)
+            paper = PAPER_BACKWARD.get(cell.sampler, {}).get(operation) if as_in_paper(cell) else None
             calls = [unit["backward"].get(operation, {}).get("calls", 0) for unit in own]
             seconds = [unit["backward"].get(operation, {}).get("seconds", 0.0) for unit in own]
             line.append(Entry(f"{sum(calls) / len(own):.0f}", note=str(paper[0]) if paper else ""))

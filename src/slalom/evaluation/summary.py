@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slalom.evaluation import store
-from slalom.evaluation.document import Mark
+from slalom.evaluation.document import Entry, Mark
 from slalom.evaluation.harness import Cell, Run, read_run, read_scores
-from slalom.evaluation.metrics import METRICS, Estimate, Scored, estimate
+from slalom.evaluation.metrics import METRICS, Case, Difference, Estimate, Scored, Values, by_prompt, estimate
 from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Reads, Task
 
@@ -27,6 +28,7 @@ class Row(NamedTuple):
     cell: Cell
     texts: int
     estimates: dict[str, Estimate | None]
+    values: dict[str, Values]
 
 
 class Results(NamedTuple):
@@ -59,19 +61,20 @@ class Results(NamedTuple):
         task = self.run.tasks[cell.task]
         kept = [record for record in self.texts(cell) if keep is None or keep(record)]
         label = f"{cell.label} ({self.name})" if self.name else cell.label
-        estimates = {name: estimate(self._values(kept, task, name, reads)) for name in metrics}
-        return Row(label, cell, len(kept), estimates)
+        values = {name: self._values(kept, task, name, reads) for name in metrics}
+        estimates = {name: estimate(by_prompt(own)) for name, own in values.items()}
+        return Row(label, cell, len(kept), estimates, values)
 
-    def _values(self, records: list[Record], task: Task, metric: str, reads: Reads | None) -> dict[str, list[float]]:
-        """A metric's values in clusters: all texts that continue one prompt, whatever the wish and the length."""
-        together: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    def _values(self, records: list[Record], task: Task, metric: str, reads: Reads | None) -> Values:
+        """A metric's values by what was asked."""
+        together: dict[Case, list[Record]] = defaultdict(list)
         for record in records:
-            together[record["item"], record["length"]].append(record)
-        clusters: dict[str, list[float]] = defaultdict(list)
-        for (item, _), own in together.items():
-            values = METRICS[metric].values([self._scored(record, task, reads) for record in own])
-            clusters[item.partition("/")[2]] += values
-        return clusters
+            wish, _, prompt = record["item"].partition("/")
+            together[Case(prompt, wish, record["length"])].append(record)
+        return {
+            case: METRICS[metric].values([self._scored(record, task, reads) for record in own])
+            for case, own in together.items()
+        }
 
     def _scored(self, record: Record, task: Task, reads: Reads | None) -> Scored:
         said = self.scores.get(record["id"], {})
@@ -91,39 +94,50 @@ def read_results(folder: Path, name: str = "") -> Results:
     return Results(run, store.read(run.generations), read_scores(run), name)
 
 
-class Ranks(NamedTuple):
-    """The best rows of a column and the second best, by number; several where their figures look the same."""
-
-    best: list[int]
-    second: list[int]
-
-    def mark(self, number: int) -> Mark:
-        """How a row's figure is marked."""
-        return "best" if number in self.best else "second" if number in self.second else ""
-
-
-def rank(rows: list[Row], metric: str) -> Ranks:
-    """Which of the steering samplers leads in a metric and which follows."""
-    digits = METRICS[metric].digits
+def rank(rows: list[Row], metric: str) -> list[Mark]:
+    """Each row's mark: of the steering samplers the best and the second, each only if surely ahead of all behind it."""
+    higher = METRICS[metric].higher
     means = {
-        number: round(found.mean, digits)
+        number: found.mean
         for number, row in enumerate(rows)
         if row.cell.sampler != UNSTEERED and (found := row.estimates[metric]) is not None
     }
-    places = sorted(set(means.values()), reverse=METRICS[metric].higher)
-    if len(places) < 2:
-        return Ranks([], [])  # nothing to be better than
-    best, second = ([number for number, mean in means.items() if mean == place] for place in places[:2])
-    return Ranks(best, second)
+    order = sorted(means, key=lambda number: means[number], reverse=higher)
+    marks: list[Mark] = [""] * len(rows)
+    places: list[Mark] = ["best", "second"]
+    for number, mark in zip(order[:-1], places, strict=False):
+        behind = order[order.index(number) + 1 :]
+        ahead = [METRICS[metric].compare(rows[number].values[metric], rows[other].values[metric]) for other in behind]
+        if not all(one is not None and one.sure(higher) for one in ahead):
+            break
+        marks[number] = mark
+    return marks
 
 
 def shown(found: Estimate | None, metric: str) -> str:
-    """A mean and its standard error."""
+    """A mean and its standard error; of a skewed metric the median too."""
     if found is None:
         return NOTHING
     digits = METRICS[metric].digits
     error = "" if found.error is None else f" ± {found.error:.{digits}f}"
-    return f"{found.mean:.{digits}f}{error}"
+    median = f" (median {found.median:.{digits}f})" if METRICS[metric].skewed else ""
+    return f"{found.mean:.{digits}f}{error}{median}"
+
+
+def difference_entry(found: Difference | None, digits: int, ratio: bool = False) -> Entry:
+    """A difference and its interval; of logarithms, the ratio."""
+    if found is None:
+        return Entry(NOTHING)
+    if ratio:
+        mean, low, high = (f"{math.exp(value):.2f}" for value in found[:3])
+    else:
+        mean, low, high = (f"{value:+.{digits}f}" for value in found[:3])
+    return Entry(mean, note=f"{low} to {high}")
+
+
+def as_in_paper(cell: Cell) -> bool:
+    """Whether the paper's figures are of this sampler: of dab, only its preset `paper` is the paper's algorithm."""
+    return cell.sampler != "dab" or cell.preset == "paper"
 
 
 def as_json(results: Results) -> dict[str, Any]:

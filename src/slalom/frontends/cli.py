@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer.core import TyperGroup
 
 from slalom.errors import SlalomError
-from slalom.frontends.evaluate import evaluate, report
+from slalom.frontends.evaluate import evaluate, read, report, sheet
 
 if TYPE_CHECKING:
     from slalom.decoding.run import Callback, Report
@@ -30,7 +31,17 @@ SETTINGS = {
     *("temperature", "top_p", "repetition_penalty", "chat", "stop"),
 }
 
+
+class TwoWords(TyperGroup):
+    """Finds commands of two words: `eval sheet` stands beside `eval`, whose arguments are tasks."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
+
+
 app = typer.Typer(
+    cls=TwoWords,
     help="Steer a language model while it decodes: name what the text must be like, get fluent text that is.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -431,9 +442,11 @@ def _typed(paths: set[Path]) -> str:
     return " ".join(["slalom", *(Path(word).name if word in named else word for word in sys.argv[1:])])
 
 
-# slalom eval, report
+# slalom eval, eval sheet, eval read, report
 
 app.command("eval")(told_in_a_sentence(evaluate))
+app.command("eval sheet")(told_in_a_sentence(sheet))
+app.command("eval read")(told_in_a_sentence(read))
 app.command("report")(told_in_a_sentence(report))
 
 

@@ -1,4 +1,4 @@
-"""The commands `slalom eval` and `slalom report`: words typed in a terminal to an evaluation and its report."""
+"""The commands `slalom eval`, `eval sheet`, `eval read` and `report`: words typed to an evaluation and its reports."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ def evaluate(
         slalom eval sentiment detox keywords --samplers all --preset standard --strengths 0.5,1,2 --out results/all
 
         slalom eval ablation --preset standard --out results/ablation
+
+    Let people judge the texts too, without knowing whose they are: slalom eval sheet --help, slalom eval read --help.
     """
     from slalom.backbone.engines import known_engine
     from slalom.backbone.model import DEFAULT
@@ -122,6 +124,76 @@ def report(
         print(markdown(blocks), end="")
     else:
         print(f"{out / 'report.md'}\n{out / 'report.html'}")
+
+
+def sheet(
+    folders: Annotated[list[Path], typer.Argument(help="Folders made by slalom eval.")],
+    out: Annotated[Path, typer.Option(help="The sheet to write, sheet.csv say; the other files stand beside it.")],
+    per_cell: Annotated[
+        int | None, typer.Option(min=1, help="So many texts of each sampler and task, of the same prompts; else all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order and of the choice.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """Write texts of all samplers without their names, shuffled, for people to rate.
+
+    Give readers sheet.html to click through, or sheet.csv with sheet.txt, which says what to do. Keep sheet.key.json
+    to yourself: it knows whose each text is.
+
+    Examples:
+
+        slalom eval sheet results/sentiment --out sheet.csv
+
+        slalom eval sheet results/sentiment results/held-out --per-cell 30 --out reading/sheet.csv
+
+        slalom eval read sheet.csv
+    """
+    from slalom.evaluation.evaluate import compare
+    from slalom.evaluation.sheet import make_sheet, write_sheet
+
+    made = make_sheet(compare(folders), per_cell, seed)
+    files = [str(path) for path in write_sheet(out, made)]
+    if as_json:
+        print(json.dumps({"texts": len(made.texts), "samplers": made.samplers, "files": files}))
+    else:
+        print("\n".join(files))
+
+
+def read(
+    filled: Annotated[Path, typer.Argument(help="A sheet made by slalom eval sheet, filled in.", metavar="SHEET")],
+    key: Annotated[Path | None, typer.Option(help="Its key, if that is not beside it: sheet.key.json.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="The sampler that all others are compared with; the first if left out.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for ratings.md and ratings.html; on the screen if left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """Join a filled sheet to the samplers: as wished, fluent, about itself, with intervals and paired differences.
+
+    Ratings left empty are counted as missing, never as 0.
+
+    Examples:
+
+        slalom eval read sheet.csv
+
+        slalom eval read from-anna.csv --key sheet.key.json --against bolt --out results/anna
+    """
+    from slalom.evaluation.document import markdown
+    from slalom.evaluation.ratings import as_json as figures
+    from slalom.evaluation.ratings import ratings_blocks, summarize, write_ratings
+    from slalom.evaluation.sheet import key_of, read_ratings
+
+    summary = summarize(read_ratings(filled, key or key_of(filled)), against)
+    blocks = ratings_blocks(summary)
+    files = [] if out is None else write_ratings(out, blocks)
+    if as_json:
+        print(json.dumps(figures(summary)))
+    elif out is None:
+        print(markdown(blocks), end="")
+    else:
+        print("\n".join(map(str, files)))
 
 
 def _factors(given: str) -> list[float]:

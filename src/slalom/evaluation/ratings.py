@@ -1,0 +1,187 @@
+"""Readers' ratings to a table of the samplers: as wished, fluent, about itself, and paired differences."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slalom.errors import SlalomError
+from slalom.evaluation import store
+from slalom.evaluation.document import Block, Entry, Heading, Paragraph, Table, html, markdown
+from slalom.evaluation.metrics import (
+    Case,
+    Difference,
+    Estimate,
+    Interval,
+    Values,
+    by_prompt,
+    estimate,
+    median_interval,
+    paired_difference,
+)
+from slalom.evaluation.sheet import QUESTIONS, Rated, Ratings, Source
+from slalom.evaluation.summary import NOTHING, difference_entry
+
+FLUENT = 4  # a text is called fluent from this rating on
+
+Measure = Callable[[Source, dict[str, int]], float | None]
+
+
+def as_wished(source: Source, answers: dict[str, int]) -> float | None:
+    """1 if the reader felt the sentiment that was asked for, else 0; none if none was, or the reader did not say."""
+    felt = answers.get("sentiment")
+    if source.sentiment is None or felt is None:
+        return None
+    return float(felt >= 1 if source.sentiment == "positive" else felt <= -1)
+
+
+def as_wished_and_fluent(source: Source, answers: dict[str, int]) -> float | None:
+    """1 if it is as wished and its fluency is 4 or 5, else 0."""
+    wished, fluency = as_wished(source, answers), answers.get("fluency")
+    return None if wished is None or fluency is None else float(wished and fluency >= FLUENT)
+
+
+MEASURES: dict[str, Measure] = {
+    "as wished": as_wished,
+    "fluency": lambda source, answers: answers.get("fluency"),
+    "as wished and fluent": as_wished_and_fluent,
+    "about itself": lambda source, answers: answers.get("about_itself"),
+}
+
+
+class SamplerRatings(NamedTuple):
+    """What readers thought of one sampler."""
+
+    sampler: str
+    texts: int
+    estimates: dict[str, Estimate | None]
+    fluency_median: Interval | None
+    differences: dict[str, Difference | None]  # to the sampler all are compared with
+
+
+class Summary(NamedTuple):
+    """All ratings, and those of each wish alone where there are several."""
+
+    texts: int
+    missing: dict[str, int]  # a question → texts it was not answered for
+    against: str
+    overall: list[SamplerRatings]
+    by_wish: dict[str, list[SamplerRatings]]
+
+
+def summarize(ratings: Ratings, against: str | None = None) -> Summary:
+    """Ratings by sampler, each compared with the first one or the one named."""
+    samplers, rated = ratings
+    against = against or samplers[0]
+    if against not in samplers:
+        raise SlalomError(f"unknown sampler {against!r}; the sheet has {', '.join(samplers)}")
+    wishes = sorted({source.wish for one in rated for source in one.text.sources})
+    return Summary(
+        len(rated),
+        {question.name: sum(question.name not in one.answers for one in rated) for question in QUESTIONS},
+        against,
+        sampler_ratings(rated, samplers, against),
+        {wish: sampler_ratings(rated, samplers, against, wish) for wish in wishes if len(wishes) > 1},
+    )
+
+
+def sampler_ratings(
+    rated: list[Rated], samplers: list[str], against: str, wish: str | None = None
+) -> list[SamplerRatings]:
+    """Every sampler's figures, of all wishes or of one."""
+    pairs = [(one, source) for one in rated for source in one.text.sources if wish in (None, source.wish)]
+    texts = Counter(source.sampler for _, source in pairs)
+    values: dict[tuple[str, str], Values] = {
+        (sampler, name): defaultdict(list) for sampler in samplers for name in MEASURES
+    }
+    for one, source in pairs:
+        case = Case(one.text.prompt, f"{source.task}/{source.item}", source.length)
+        for name, measure in MEASURES.items():
+            value = measure(source, one.answers)
+            if value is not None:
+                values[source.sampler, name][case].append(value)
+    return [
+        SamplerRatings(
+            sampler,
+            texts[sampler],
+            {name: estimate(by_prompt(values[sampler, name])) for name in MEASURES},
+            median_interval(by_prompt(values[sampler, "fluency"])),
+            {name: paired_difference(values[sampler, name], values[against, name]) for name in MEASURES},
+        )
+        for sampler in samplers
+        if texts[sampler]
+    ]
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """The same for a machine."""
+
+    def rows(found: list[SamplerRatings]) -> list[dict[str, Any]]:
+        return [
+            row._asdict()
+            | {"estimates": {name: one and one._asdict() for name, one in row.estimates.items()}}
+            | {"fluency_median": row.fluency_median and row.fluency_median._asdict()}
+            | {"differences": {name: one and one._asdict() for name, one in row.differences.items()}}
+            for row in found
+        ]
+
+    by_wish = {wish: rows(found) for wish, found in summary.by_wish.items()}
+    return summary._asdict() | {"overall": rows(summary.overall), "by_wish": by_wish}
+
+
+def ratings_blocks(summary: Summary) -> list[Block]:
+    """The tables with what they mean."""
+    missing = ", ".join(f"{name} {number}" for name, number in summary.missing.items())
+    blocks: list[Block] = [
+        Heading("Ratings by blind readers", 1),
+        Paragraph(
+            f"{summary.texts:,} different texts. Not answered, and left out below: {missing}. "
+            "Smaller: 95 % bootstrap intervals, by drawing whole prompts with replacement, and how many texts were "
+            "rated if not all. "
+            "As wished: sentiment at least 1 where positive was asked for, at most -1 where negative was. "
+            f"Fluent: {FLUENT} or 5. {NOTHING} is what was not asked for or not rated."
+        ),
+    ]
+    blocks += sampler_tables(summary.overall, summary.against)
+    for wish, rows in summary.by_wish.items():
+        blocks += [Heading(wish), *sampler_tables(rows, summary.against)]
+    return blocks
+
+
+def sampler_tables(rows: list[SamplerRatings], against: str) -> list[Block]:
+    """What readers thought of each sampler, and the paired differences to one of them."""
+    columns = ["sampler", "texts", "as wished", "fluency", "fluency, median", "as wished and fluent", "about itself"]
+    figures, differences = [], []
+    for row in rows:
+        means = {name: _entry(found, row.texts) for name, found in row.estimates.items()}
+        median = _median_entry(row.estimates["fluency"], row.fluency_median)
+        shown = [means["as wished"], means["fluency"], median, means["as wished and fluent"], means["about itself"]]
+        figures.append([Entry(row.sampler), Entry(str(row.texts)), *shown])
+        if row.sampler != against:
+            differences.append([Entry(row.sampler), *(difference_entry(row.differences[name], 2) for name in MEASURES)])
+    caption = f"Paired differences to {against}: same prompt, wish and length."
+    blocks: list[Block] = [Table(columns, figures)]
+    return blocks + ([Table(["sampler", *MEASURES], differences, caption)] if differences else [])
+
+
+def _entry(found: Estimate | None, texts: int) -> Entry:
+    if found is None:
+        return Entry(NOTHING)
+    rated = "" if found.n == texts else f", {found.n} rated"
+    return Entry(f"{found.mean:.2f}", note=f"{found.low:.2f} to {found.high:.2f}{rated}")
+
+
+def _median_entry(found: Estimate | None, interval: Interval | None) -> Entry:
+    if found is None or interval is None:
+        return Entry(NOTHING)
+    return Entry(f"{found.median:g}", note=f"{interval.low:g} to {interval.high:g}")
+
+
+def write_ratings(folder: Path, blocks: list[Block]) -> list[Path]:
+    """ratings.md, and ratings.html, which needs nothing else."""
+    written = {"ratings.md": markdown(blocks), "ratings.html": html("Slalom: ratings", blocks)}
+    for name, text in written.items():
+        store.write_text(folder / name, text)
+    return [folder / name for name in written]

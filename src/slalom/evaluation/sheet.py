@@ -1,0 +1,287 @@
+"""Texts of several samplers to a sheet for readers who do not know whose they are; the filled sheet to ratings."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import random
+from collections import Counter, defaultdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slalom.errors import SlalomError
+from slalom.evaluation import store
+from slalom.evaluation.store import Record
+from slalom.evaluation.summary import Results
+
+
+class Question(NamedTuple):
+    """A column that readers fill in."""
+
+    name: str
+    asks: str
+    answers: dict[int, str]
+    keys: str  # on the page, one for each answer
+
+
+QUESTIONS = (
+    Question(
+        "sentiment",
+        "How does the text feel about what it speaks of?",
+        {-2: "very negative", -1: "negative", 0: "neither, or both", 1: "positive", 2: "very positive"},
+        "asdfg",
+    ),
+    Question(
+        "fluency",
+        "How well is it written?",
+        {1: "nonsense", 2: "hard to follow", 3: "several flaws", 4: "a small flaw", 5: "flawless"},
+        "12345",
+    ),
+    Question(
+        "about_itself",
+        'Does the text speak about itself or its task, as in "this sentence uses the word"?',
+        {0: "no", 1: "yes"},
+        "ny",
+    ),
+)
+COLUMNS = ("number", "prompt", "text", *(question.name for question in QUESTIONS))
+
+INSTRUCTION = """\
+Please read each text and answer three questions about it. A text begins with a given prompt, which is also shown apart
+from it (a column of the sheet; grey on the page); the rest was written by a program. You are not told which program,
+nor what it was asked to write. Judge each text by itself.
+
+Texts were cut off after a fixed length: an unfinished last sentence is no flaw. If you cannot answer a question, leave
+it empty.
+"""
+
+
+class Source(NamedTuple):
+    """A record whose text is on the sheet: for the key, not for readers."""
+
+    sampler: str  # the cell's label
+    record: str  # its id
+    task: str
+    item: str
+    wish: str
+    sentiment: str | None  # positive or negative, where one was asked for
+    length: int
+
+
+class SheetText(NamedTuple):
+    """A line of the sheet: one text, whoever wrote it."""
+
+    number: int
+    prompt: str
+    text: str  # prompt and continuation
+    sources: list[Source]
+
+
+class Sheet(NamedTuple):
+    """All texts to be read, and the samplers they are of, in the order of the results."""
+
+    samplers: list[str]
+    texts: list[SheetText]
+
+
+# Results to a sheet
+
+
+def make_sheet(results: list[Results], per_cell: int | None = None, seed: int = 0) -> Sheet:
+    """The texts of every sampler at its usual strength, shuffled; equal ones once."""
+    rng = random.Random(seed)
+    sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
+    chosen = chosen_records(results, per_cell, rng)
+    for label, record in chosen:
+        sentiment = next((part["label"] for part in record["parts"] if part["kind"] == "sentiment"), None)
+        sources[record["prompt"], record["prompt"] + record["text"]].append(
+            Source(label, record["id"], record["task"], record["item"], record["wish"], sentiment, record["length"])
+        )
+    if not sources:
+        folders = ", ".join(str(one.run.folder) for one in results)
+        raise SlalomError(f"{folders}: there are no texts of a sampler at its usual strength")
+    shuffled = list(sources.items())
+    rng.shuffle(shuffled)
+    texts = [SheetText(number, *shown, own) for number, (shown, own) in enumerate(shuffled, 1)]
+    return Sheet(list(dict.fromkeys(label for label, _ in chosen)), texts)
+
+
+def chosen_records(results: list[Results], per_cell: int | None, rng: random.Random) -> list[tuple[str, Record]]:
+    """Each cell's label with its texts, or with so many of them: the same prompts, wishes and samples for all cells."""
+    cells = [(one, cell, one.texts(cell)) for one in results for task in one.task_names() for cell in one.usual(task)]
+    again = len({(cell.task, cell.label) for _, cell, _ in cells}) < len(cells)  # then folders tell them apart
+
+    def slot(one: Results, record: Record) -> tuple[str, str, int, int]:
+        return record["task"], record["item"], record["length"], record["seed"] - one.run.settings.seed
+
+    shared = Counter(slot(one, record) for one, _, records in cells for record in records)
+    prompts = sorted({record["prompt"] for _, _, records in cells for record in records})
+    rng.shuffle(prompts)
+    place = {prompt: number for number, prompt in enumerate(prompts)}
+
+    def order(one: Results, record: Record) -> tuple[Any, ...]:
+        """What most cells have first, then sample by sample, prompt by prompt, every wish of it."""
+        _, item, length, sample = slot(one, record)
+        return -shared[slot(one, record)], sample, place[record["prompt"]], length, item
+
+    def first(one: Results, records: list[Record]) -> list[Record]:
+        return sorted(records, key=lambda record: order(one, record))[:per_cell]
+
+    return [
+        (f"{cell.label} ({one.name})" if again else cell.label, record)
+        for one, cell, records in cells
+        for record in first(one, records)
+    ]
+
+
+def write_sheet(path: Path, sheet: Sheet) -> list[Path]:
+    """sheet.csv, the same as a page to click through, the instruction, and the key: which text is whose."""
+    if path.suffix != ".csv":
+        raise SlalomError(f"the sheet is {str(path)!r}; its name must end in .csv")
+    content = sheet_csv(sheet.texts)
+    if path.exists() and path.read_bytes() != content.encode():
+        raise SlalomError(f"{path} is there already and may hold ratings; give another --out")
+    key = {
+        text.number: text._asdict() | {"sources": [source._asdict() for source in text.sources]} for text in sheet.texts
+    }
+    written = {
+        path: content,
+        path.with_suffix(".html"): sheet_page(path.name, sheet.texts),
+        path.with_suffix(".txt"): instruction(),
+    }
+    store.write_json(key_of(path), {"samplers": sheet.samplers, "texts": key})
+    for file, said in written.items():
+        store.write_text(file, said)
+    return [*written, key_of(path)]
+
+
+def key_of(sheet: Path) -> Path:
+    """The key's place, beside its sheet."""
+    return sheet.with_suffix(".key.json")
+
+
+def sheet_csv(texts: list[SheetText]) -> str:
+    """The sheet with its ratings empty; a byte order mark, or Excel takes UTF-8 for something else."""
+    file = io.StringIO()
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    lines.writerows([text.number, text.prompt, text.text, *("" for _ in QUESTIONS)] for text in texts)
+    return "\ufeff" + file.getvalue()
+
+
+def sheet_page(name: str, texts: list[SheetText]) -> str:
+    """The sheet as one page that needs nothing else, keeps ratings in the browser and gives them back as the CSV."""
+    from jinja2 import Environment
+
+    template = (files("slalom.evaluation") / "data" / "sheet.html").read_text(encoding="utf-8")
+    return (
+        Environment(autoescape=True, keep_trailing_newline=True)
+        .from_string(template)
+        .render(
+            name=name,
+            id=hashlib.sha256(sheet_csv(texts).encode()).hexdigest()[:16],
+            instruction=INSTRUCTION.strip().split("\n\n"),
+            columns=COLUMNS,
+            questions=[question._asdict() | {"answers": list(question.answers.items())} for question in QUESTIONS],
+            texts=[{"number": one.number, "prompt": one.prompt, "text": one.text} for one in texts],
+        )
+    )
+
+
+def instruction() -> str:
+    """What readers are told, for those who fill in the CSV."""
+    asked = [
+        f"{question.name}: {question.asks}\n"
+        + "".join(f"  {value:>2}  {meaning}\n" for value, meaning in question.answers.items())
+        for question in QUESTIONS
+    ]
+    return "\n".join([INSTRUCTION, *asked])
+
+
+# A filled sheet to ratings
+
+
+class Rated(NamedTuple):
+    """A text with what a reader answered; what was left empty is not in `answers`."""
+
+    text: SheetText
+    answers: dict[str, int]
+
+
+class Ratings(NamedTuple):
+    """Every text of a sheet as it was rated, and the samplers in order."""
+
+    samplers: list[str]
+    rated: list[Rated]
+
+
+def read_ratings(path: Path, key: Path) -> Ratings:
+    """A filled sheet joined to its key; a text of the key that is not on the sheet is not rated."""
+    sheet = read_key(key)
+    found = read_answers(path, {text.number: text.text for text in sheet.texts}, key.name)
+    return Ratings(sheet.samplers, [Rated(text, found.get(text.number, {})) for text in sheet.texts])
+
+
+def read_key(path: Path) -> Sheet:
+    """Which text is whose."""
+    said = store.read_json(path)
+    if said is None:
+        raise SlalomError(f"there is no key {path}; it was written beside the sheet, name it with --key")
+    try:
+        texts = [
+            SheetText(**(text | {"sources": [Source(**source) for source in text["sources"]]}))
+            for text in said["texts"].values()
+        ]
+        return Sheet(said["samplers"], texts)
+    except (AttributeError, KeyError, TypeError):
+        raise SlalomError(f"{path} is no key of a sheet; slalom eval sheet writes one beside the sheet") from None
+
+
+def read_answers(path: Path, texts: dict[int, str], key: str) -> dict[int, dict[str, int]]:
+    """A text's number → what was answered; whatever cannot be right is refused by its line."""
+    try:
+        content = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise SlalomError(f"there is no sheet {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SlalomError(f"{path} cannot be read as UTF-8 text ({error}); save it as CSV UTF-8") from None
+    head = content.partition("\n")[0]
+    lines = csv.DictReader(io.StringIO(content, newline=""), delimiter=";" if ";" in head else ",", restval="")
+    if missing := [name for name in COLUMNS if name not in (lines.fieldnames or [])]:
+        raise SlalomError(f"{path}, line 1: there is no column {missing[0]!r}; the columns are {', '.join(COLUMNS)}")
+    found: dict[int, dict[str, int]] = {}
+    for line in lines:
+        where = f"{path}, line {lines.line_num - sum(line[name].count(chr(10)) for name in COLUMNS)}"
+        number = _whole_number(line["number"])
+        if number is None or number not in texts:
+            raise SlalomError(f"{where}: number is {line['number']!r}; {key} has 1 to {len(texts)}")
+        if number in found:
+            raise SlalomError(f"{where}: number {number} stands there a second time")
+        if line["text"].split() != texts[number].split():
+            raise SlalomError(f"{where}: text {number} is another one in {key}; is it the key of another sheet?")
+        found[number] = _answers(line, where)
+    return found
+
+
+def _answers(line: dict[str, str], where: str) -> dict[str, int]:
+    answers = {}
+    for question in QUESTIONS:
+        given = line[question.name].strip()
+        value = _whole_number(given)
+        if given and value not in question.answers:
+            choices = ", ".join(map(str, question.answers))
+            raise SlalomError(f"{where}: {question.name} is {given!r}; choose from {choices}, or leave it empty")
+        if value is not None:
+            answers[question.name] = value
+    return answers
+
+
+def _whole_number(given: str) -> int | None:
+    """A whole number, also as a spreadsheet may write it: 2, +2, 2.0."""
+    try:
+        value = float(given)
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else None
