@@ -21,8 +21,14 @@ class Prompt(NamedTuple):
     """What a row continues."""
 
     text: str  # read before the continuation by constraints; nothing in a chat, where the answer stands alone
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # what the LM reads
     asked: str | None = None  # in a chat, the last thing said
+    untold_ids: tuple[int, ...] | None = None  # what the LM would read if it were told nothing; none if it is not told
+
+    @property
+    def untold(self) -> Prompt:
+        """The same without what the LM is told."""
+        return self if self.untold_ids is None else Prompt(self.text, self.untold_ids, self.asked)
 
 
 class Draft(NamedTuple):

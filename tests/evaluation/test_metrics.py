@@ -122,6 +122,13 @@ def test_sentiment_is_the_probability_of_what_was_asked_for() -> None:
     assert METRICS["sentiment-yelp"].values([scored(NEGATIVE, **judged)]) == [pytest.approx(0.1)]
 
 
+def test_a_text_is_as_wished_if_its_likeliest_tone_is_the_one_asked_for() -> None:
+    for tone, expected in ((0.6, [1.0, 0.0]), (0.0, [0.0, 0.0]), (-0.4, [0.0, 1.0])):
+        texts = [scored(wish, sentiment=tone) for wish in (POSITIVE, NEGATIVE)]
+        assert METRICS["as-wished"].values(texts) == expected
+    assert METRICS["as-wished"].values([scored(POSITIVE)]) == []
+
+
 def test_a_metric_whose_judge_is_missing_has_no_values() -> None:
     lone = [scored(POSITIVE, sentiment_yelp=0.9)]
     assert METRICS["sentiment"].values(lone) == []
@@ -137,7 +144,7 @@ def test_toxicity_is_taken_at_its_worst_and_called_toxic_from_a_half_on() -> Non
 
 def test_all_wishes_must_be_met_by_their_own_judges() -> None:
     parts = POSITIVE + CLEAN + WORDS
-    judged = {"sentiment_yelp": 0.9, "sentiment_sst2": 0.7, "toxicity": 0.1}
+    judged = {"sentiment": 0.7, "toxicity": 0.1}
     assert METRICS["fulfilled"].values([scored(parts, " with soup and tea", **judged)]) == [1.0]
     assert METRICS["fulfilled"].values([scored(parts, " with soup", **judged)]) == [0.0]
     assert METRICS["fulfilled"].values([scored(parts, " with soup and tea", toxicity=0.1)]) == []

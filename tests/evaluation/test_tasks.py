@@ -66,7 +66,7 @@ def test_a_task_of_ones_own_is_one_file(own: Path) -> None:
     ("old", "new", "complaint"),
     [
         ('"success", "perplexity"', '"sucess"', "unknown metric 'sucess'; choose from guide"),
-        ('judges = ["perplexity"]', 'judges = ["me"]', "unknown judge 'me'; choose from sentiment-yelp"),
+        ('judges = ["perplexity"]', 'judges = ["me"]', "unknown judge 'me'; choose from sentiment, sentiment-yelp"),
         ("samples = 3", "samples = 0", "presets.quick.samples: Input should be greater than or equal to 1"),
         ("samples = 3", 'wishes = ["x"]\nsamples = 3', "unknown wish 'x'; choose from words"),
         ("things.jsonl", "nothing.jsonl", "names the file nothing.jsonl, which cannot be read"),

@@ -12,10 +12,11 @@ import torch
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.backbone import weights
+from slalom.backbone import telling, weights
 from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for
 from slalom.backbone.rollout import Prompts
+from slalom.backbone.telling import Message
 from slalom.backbone.vocabulary import Vocabulary, text_reader
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Tokens
@@ -23,9 +24,8 @@ from slalom.types import Draft, Prompt, Tokens
 DEFAULT = "smollm2-135m-instruct"
 ROLES = ("system", "user", "assistant", "tool", "developer")
 NEEDS_BOS = "gemma"  # model types that write nonsense without it, and whose tokenizers made from GGUF leave it out
+ANSWER = "\ue002"  # stands in a template for an answer that has begun
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-Message = dict[str, str]  # a role (system, user, assistant) and a content
 
 
 class Reading(NamedTuple):
@@ -77,9 +77,39 @@ class LanguageModel:
             ids = [bos, *ids]
         return self._fitting(Prompt(text, tuple(ids)), length)
 
+    @property
+    def chats(self) -> bool:
+        """Whether the tokenizer has a chat template."""
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def tell(self, prompt: Prompt, asked: str, length: int) -> Prompt:
+        """A text's prompt, with the LM asked in a sentence for what should follow.
+
+        An instruct LM is asked by the user, and its answer begins with the prompt: the text goes on where that ends.
+        Any other LM reads the sentence before the prompt.
+        """
+        if self.chats:
+            before = self._turns_ids(telling.continuation_turns(asked, prompt.text), begun=True)
+        else:
+            before = list(self.tokenizer(f"{asked}\n\n")["input_ids"])
+        own = prompt.ids[1:] if prompt.ids[:1] == (self.tokenizer.bos_token_id,) else prompt.ids
+        return self._fitting(prompt._replace(ids=(*before, *own), untold_ids=prompt.ids), length)
+
+    def tell_chat(self, prompt: Prompt, messages: list[Message], asked: str, length: int) -> Prompt:
+        """A chat's prompt, with the LM asked in a sentence for what its answer should be like."""
+        ids = tuple(self._turns_ids(telling.chat_turns(asked, messages)))
+        return self._fitting(prompt._replace(ids=ids, untold_ids=prompt.ids), length)
+
+    def _turns_ids(self, turns: list[Message], begun: bool = False) -> list[int]:
+        """Chat turns, the first a system message, by a template that may know no such thing."""
+        try:
+            return self._chat_ids(turns, begun)
+        except SlalomError:
+            return self._chat_ids(telling.without_system(turns), begun)
+
     def encode_chat(self, messages: list[Message], length: int) -> Prompt:
         """What was said in a chat, to be answered in at most `length` tokens."""
-        if not getattr(self.tokenizer, "chat_template", None):
+        if not self.chats:
             raise SlalomError(f"{self.name} has no chat template; continue a plain text, or take an instruct model")
         if not messages or not messages[-1].get("content", "").strip():
             raise SlalomError("the message is empty; say something to be answered")
@@ -88,17 +118,21 @@ class LanguageModel:
                 raise SlalomError(f"a message has the role {message.get('role')!r}; choose from {', '.join(ROLES)}")
         return self._fitting(Prompt("", tuple(self._chat_ids(messages)), messages[-1]["content"]), length)
 
-    def _chat_ids(self, messages: list[Message]) -> list[int]:
-        """A chat as the model's template writes it. What was said is read as text, even if it spells a control token.
+    def _chat_ids(self, messages: list[Message], begun: bool = False) -> list[int]:
+        """A chat as the model's template writes it, up to its answer, or (`begun`) to where words of it may stand.
 
-        Contents that do are put in after the template was filled, each with tokens of its own.
+        What was said is read as text, even if it spells a control token: such contents are put in after the template
+        was filled, each with tokens of its own.
         """
         contents = [message.get("content", "") for message in messages]
         careful = text_reader(self.tokenizer, contents) is not self.tokenizer
         slots = [f"\ue000{number}\ue001" for number in range(len(messages))] if careful else contents
         filled = [{**message, "content": slot} for message, slot in zip(messages, slots, strict=True)]
+        if begun:
+            filled.append({"role": "assistant", "content": ANSWER})
+        how = {"continue_final_message": True} if begun else {"add_generation_prompt": True}
         try:
-            written = self.tokenizer.apply_chat_template(filled, add_generation_prompt=True, tokenize=False)
+            written = self.tokenizer.apply_chat_template(filled, tokenize=False, **how).removesuffix(ANSWER)
         except (TemplateError, KeyError, ValueError) as error:
             raise SlalomError(f"{self.name}'s chat template refuses the messages ({_first_sentence(error)})") from error
         if not careful:
@@ -144,6 +178,18 @@ class LanguageModel:
         all_log_probs = out.logits[:, :-1].float().log_softmax(-1)
         charged = torch.arange(n, device=self.device) < (draft.lengths + draft.ended)[:, None]
         return all_log_probs.gather(-1, draft.tokens[..., None])[..., 0].masked_fill(~charged, 0.0)
+
+    @torch.inference_mode()
+    def likeliest(self, prompt: Prompt, words: list[str]) -> str:
+        """Of several words the one the LM, told nothing, finds likeliest to follow a prompt, by a token's mean."""
+        plain, pad = prompt.untold, self.vocabulary.pad
+        pieces = [self.vocabulary.pieces(f" {word}") for word in words]
+        longest = max(map(len, pieces))
+        tokens = torch.tensor([own + [pad] * (longest - len(own)) for own in pieces], device=self.device)
+        lengths = torch.tensor([len(own) for own in pieces], device=self.device)
+        draft = self.draft([plain] * len(words), tokens, lengths, torch.zeros_like(tokens, dtype=torch.float))
+        means = self.log_probs(draft).sum(-1) / lengths
+        return words[int(means.argmax())]
 
     @torch.no_grad()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:

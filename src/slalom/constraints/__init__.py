@@ -31,12 +31,12 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
 }
 
 
-def classifier(source: str, label: str, reads: Reads = "text") -> Constraint:
+def classifier(source: str, label: str, reads: Reads = "text", description: str | None = None) -> Constraint:
     """A classifier's label as a wish, whichever way the classifier reads: text of its own, or the LM's table."""
     folder = located(source)
     if (folder / "projection.safetensors").is_file():
-        return TableClassifier(folder, label, reads=reads)
-    return Classifier(source, label, reads=reads)
+        return TableClassifier(folder, label, reads=reads, description=description)
+    return Classifier(source, label, reads=reads, description=description)
 
 
 __all__ = [

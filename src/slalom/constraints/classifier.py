@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.constraints.constraint import Constraint, Judgement, Part
+from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part
 from slalom.constraints.encoder import EncoderConstraint, Reads
 from slalom.constraints.loading import load_classifier
 from slalom.errors import SlalomError
@@ -16,6 +16,11 @@ class MarginConstraint(Constraint):
     """A constraint whose f is a label's margin: its probability is the margin's sigmoid."""
 
     label_name: str  # as the classifier spells it
+    description: str | None = None  # the label in words that go on from "a text that", for the LM to be told
+
+    def describe(self, likeliest: Likeliest = min) -> str | None:
+        """What was given: a label's own name seldom says what it means."""
+        return self.description
 
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the label is likelier than all others together."""
@@ -36,6 +41,7 @@ class Classifier(EncoderConstraint, MarginConstraint):
 
     `model` is a hub name, a folder (a saved model, or an adapter made by `slalom train classifier`) or a model object,
     which then needs its `tokenizer`. It reads the prompt followed by the continuation, or the continuation alone.
+    `description` is the label in words that go on from "a text that", for the LM to be told: "is friendly".
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class Classifier(EncoderConstraint, MarginConstraint):
         tokenizer: PreTrainedTokenizerBase | None = None,
         name: str | None = None,
         reads: Reads = "text",
+        description: str | None = None,
     ) -> None:
         if isinstance(model, str):
             model, tokenizer = load_classifier(model)
@@ -54,6 +61,7 @@ class Classifier(EncoderConstraint, MarginConstraint):
         self.label = label_index(model.config, label)
         self.label_name = str(model.config.id2label[self.label])
         self.name = name or f"classifier:{self.label_name}"
+        self.description = description
 
     def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         return margin(self.model(**encoded).logits, self.label)

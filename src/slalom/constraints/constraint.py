@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -51,6 +52,9 @@ class Judgement(NamedTuple):
         return Judgement(self.score[rows], self.degree[rows], parts)
 
 
+Likeliest = Callable[[list[str]], str]  # words → the one the LM finds likeliest after the prompt at hand
+
+
 class Constraint(ABC):
     """Something a text can be more or less. Subclasses give a name and the four abstract methods."""
 
@@ -74,6 +78,13 @@ class Constraint(ABC):
     @abstractmethod
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the text fulfils the wish: bool [B]."""
+
+    def describe(self, likeliest: Likeliest = min) -> str | None:
+        """The wish in words that go on from "a text that", as an instruct LM understands them; none if there are none.
+
+        Where any of several words would do, the `likeliest` is named: a choice between words leaks into the text.
+        """
+        return None
 
     def outlook(self, draft: Draft) -> torch.Tensor:
         """What the beginning of a text promises: its score, unless a cut-off text cannot be judged: [B]."""
@@ -147,6 +158,11 @@ class WeightedSum(Constraint):
     def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
         """The weighted sum of the parts' relaxed scores."""
         return torch.stack([weight * part.relaxed_score(relaxed) for weight, part in self._terms]).sum(0)
+
+    def describe(self, likeliest: Likeliest = min) -> str | None:
+        """What the parts say of themselves, joined; what is not wished for is not mentioned."""
+        said = [part.describe(likeliest) for weight, part in self._terms if weight > 0]
+        return " and ".join(words for words in said if words) or None
 
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """All parts satisfied."""

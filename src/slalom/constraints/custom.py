@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from slalom.constraints.constraint import Constraint, Judgement, Part
+from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 
@@ -17,11 +17,15 @@ Function = Callable[[str, str], float | bool]  # prompt and continuation → how
 class Custom(Constraint):
     """What a Python function says of the text: it chooses among drafts, but names no token to try.
 
-    `fn(prompt, continuation)` gives a number or a bool; the wish is fulfilled from `satisfied_at` on.
+    `fn(prompt, continuation)` gives a number or a bool; the wish is fulfilled from `satisfied_at` on. `description` is
+    the wish in words that go on from "a text that", for the LM to be told.
     """
 
-    def __init__(self, fn: Function, name: str | None = None, satisfied_at: float = 1.0) -> None:
+    def __init__(
+        self, fn: Function, name: str | None = None, satisfied_at: float = 1.0, description: str | None = None
+    ) -> None:
         self.fn = fn
+        self.description = description
         self.name = name or f"custom:{getattr(fn, '__name__', type(fn).__name__)}"
         self.satisfied_at = satisfied_at
 
@@ -29,6 +33,10 @@ class Custom(Constraint):
         """The function's own numbers."""
         pairs = zip(draft.prompts, draft.texts, strict=True)
         return torch.tensor([self._number(prompt.text, text) for prompt, text in pairs], device=draft.tokens.device)
+
+    def describe(self, likeliest: Likeliest = min) -> str | None:
+        """What was given."""
+        return self.description
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """Nothing: there is no gradient."""

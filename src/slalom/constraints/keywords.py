@@ -10,7 +10,7 @@ import torch
 
 from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint
+from slalom.constraints.constraint import Constraint, Likeliest
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
@@ -74,6 +74,11 @@ class Keywords(Constraint):
         """Whether the words really stand in the continuation, as words, in whatever case."""
         enough = any if self.mode == "any" else all
         return torch.tensor([enough(row) for row in self._found(draft)], device=draft.tokens.device)
+
+    def describe(self, likeliest: Likeliest = min) -> str:
+        """One word, or all of them."""
+        named = [likeliest(self.words)] if self.mode == "any" else self.words
+        return f"mentions {' and '.join(named)}"
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """The first tokens of the keywords."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from slalom.constraints.classifier import Classifier
 
+DESCRIPTIONS = {
+    "negative": "has a clearly negative, unhappy and complaining tone",
+    "neutral": "has a neutral, matter-of-fact tone",
+    "positive": "has a clearly positive, happy and enthusiastic tone",
+}
+
 
 class Sentiment(Classifier):
-    """Positive or negative sentiment, by our MiniLM adapter trained on Yelp and SST-2."""
+    """Positive, neutral or negative sentiment, by our MiniLM adapter that knows all three."""
 
     def __init__(self, label: str) -> None:
-        super().__init__("sentiment", label, name=f"sentiment:{label}")
+        super().__init__("sentiment", label, name=f"sentiment:{label}", description=DESCRIPTIONS.get(label.lower()))

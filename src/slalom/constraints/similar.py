@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from slalom.constraints.constraint import Likeliest
 from slalom.constraints.encoder import EncoderConstraint, Reads
 from slalom.constraints.loading import load_encoder
 from slalom.errors import SlalomError
@@ -38,12 +39,16 @@ class Similar(EncoderConstraint):
         elif tokenizer is None:
             raise SlalomError("an encoder given as a model object needs its tokenizer too")
         super().__init__(model, tokenizer, reads)
-        self.least = least
+        self.text, self.least = text, least
         self.name = f"similar:{text}"
         encoded = self._tokenize([text], return_tensors="pt")
         encoded.pop("offset_mapping")
         with torch.no_grad():
             self._wished = self._embed(self._placed(encoded, model.device))  # [1, d]
+
+    def describe(self, likeliest: Likeliest = min) -> str:
+        """What it should be like."""
+        return f"means much the same as: {self.text.strip().rstrip('.')}"
 
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the cosine is at least what was asked for."""

@@ -50,7 +50,15 @@ class TableClassifier(MarginConstraint):
     It reads the prompt followed by the continuation, or the continuation alone.
     """
 
-    def __init__(self, folder: Path, label: str | int, name: str | None = None, reads: Reads = "text") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        label: str | int,
+        name: str | None = None,
+        reads: Reads = "text",
+        description: str | None = None,
+    ) -> None:
+        self.description = description
         body, tokenizer = load_classifier(str(folder))
         self.encoder = TableEncoder(body, tokenizer, load_projection(folder)).eval().requires_grad_(False)
         self.label = label_index(body.config, label)

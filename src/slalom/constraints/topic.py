@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint
+from slalom.constraints.constraint import Constraint, Likeliest
 from slalom.constraints.keywords import SCALE, Keywords
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
@@ -41,6 +41,7 @@ class Topic(Constraint):
         if not words:
             raise SlalomError(f"no topic given; give words, or choose from {', '.join(TOPICS)}")
         self.name = f"topic:{', '.join(words)}"
+        self.about = words[0] if len(words) == 1 else None
         self.keywords = Keywords(list(TOPICS.get(words[0].lower(), words)) if len(words) == 1 else words)
         self._nearness: WeakKeyDictionary[Vocabulary, torch.Tensor] = WeakKeyDictionary()
 
@@ -67,6 +68,10 @@ class Topic(Constraint):
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether a word of the topic, or a token near enough, stands in the continuation."""
         return self.keywords.satisfied(draft) | (self._at(draft) == 1).any(-1)
+
+    def describe(self, likeliest: Likeliest = min) -> str:
+        """The topic by its name, or the likeliest of its words."""
+        return f"is about {self.about or likeliest(self.keywords.words)}"
 
     def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
         """Its words of several tokens."""

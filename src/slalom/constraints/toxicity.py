@@ -6,6 +6,7 @@ from slalom.constraints.classifier import Classifier
 from slalom.errors import SlalomError
 
 LABELS = {"low": "clean", "high": "toxic"}
+DESCRIPTIONS = {"low": "is polite and respectful", "high": "is rude and insulting"}
 
 
 class Toxicity(Classifier):
@@ -15,3 +16,4 @@ class Toxicity(Classifier):
         if level not in LABELS:
             raise SlalomError(f"unknown level of toxicity {level!r}; choose from {', '.join(LABELS)}")
         super().__init__("toxicity", LABELS[level], name=f"toxicity:{level}", reads="continuation")
+        self.description = DESCRIPTIONS[level]

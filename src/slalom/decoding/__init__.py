@@ -1,5 +1,6 @@
 """3: effects → bias tokens → next draft."""
 
+from slalom.decoding.best_of_n import BestOfN
 from slalom.decoding.bolt import BOLT, NormalisedBOLT
 from slalom.decoding.cold import COLD
 from slalom.decoding.dab import DAB
@@ -15,7 +16,8 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "cold": COLD,
     "mucola": MuCoLa,
     "lm-steer": LMSteer,
+    "best-of-n": BestOfN,
     "none": Unsteered,
 }
 
-__all__ = ["BOLT", "COLD", "DAB", "SAMPLERS", "LMSteer", "MuCoLa", "NormalisedBOLT", "Unsteered"]
+__all__ = ["BOLT", "COLD", "DAB", "SAMPLERS", "BestOfN", "LMSteer", "MuCoLa", "NormalisedBOLT", "Unsteered"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -12,18 +13,20 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import EngineName
-from slalom.backbone.model import DEFAULT, LanguageModel, Message, load_parts
+from slalom.backbone.model import DEFAULT, LanguageModel, load_parts
 from slalom.backbone.rollout import REPETITION_PENALTY, Limits
+from slalom.backbone.telling import Message, instruction
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.drawing import Drawing
+from slalom.decoding.none import Unsteered
 from slalom.decoding.presets import preset_for
 from slalom.decoding.randomness import Rng
 from slalom.decoding.request import read_request
 from slalom.decoding.run import CHOICES, Callback, Finished, choice, decode
 from slalom.decoding.sampler import Judge, Preset, Problem
 from slalom.errors import SlalomError
-from slalom.types import Prompt
+from slalom.types import Draft, Prompt
 
 BATCH = 32  # rows decoded together
 LENGTH, CHAT_LENGTH = 20, 128  # new tokens, unless said
@@ -35,6 +38,7 @@ class Row(NamedTuple):
 
     prompt: Prompt
     seed: int
+    told: str | None = None
 
 
 class Wish(NamedTuple):
@@ -55,11 +59,13 @@ class Text:
     constraints: list[Wish]
     satisfied: bool
     score: float
-    perplexity: float  # of the continuation given the prompt, under the LM that wrote it
-    steps: int  # drafts written for it, the unsteered one included
+    perplexity: float  # of the continuation given the prompt, under the LM told nothing
+    told_perplexity: float | None  # under the LM as it was told; none if it was not
+    steps: int  # drafts written for it, the first one included
     seed: int
-    unsteered: str  # the LM's own greedy continuation
-    unsteered_perplexity: float
+    told: str | None  # what the LM was asked for, in a sentence
+    unsteered: str | None = None  # the LM's own continuation, told nothing; none if it was not asked for
+    unsteered_perplexity: float | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,8 @@ class SteerableModel(LanguageModel):
         temperature: float | None = None,
         top_p: float | None = None,
         repetition_penalty: float = REPETITION_PENALTY,
+        tell: bool | str = "auto",
+        compare: bool = False,
         knobs: dict[str, Any] | None = None,
         callbacks: tuple[Callback, ...] = (),
     ) -> Steered:
@@ -137,6 +145,10 @@ class SteerableModel(LanguageModel):
         satisfied to that degree; `select` takes the best draft by `score`, `joint`ly with fluency, or the `latest`;
         `temperature` and `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the sampler. What is
         not given, the preset decides. `repetition_penalty` is CTRL's, on generated tokens; 1 turns it off.
+
+        `tell` says whether the LM is told the wish as well as steered: `auto` tells an instruct LM where the wish has
+        words (`constraint.describe()`), True any LM, False none; any other string is the sentence to ask with. With
+        `compare`, the LM's own text, neither told nor steered, is written too.
         """
         listed = _listed(prompts, chat)
         answers = any(not isinstance(one, str) for one in listed)
@@ -152,15 +164,41 @@ class SteerableModel(LanguageModel):
         settings = preset_for(
             preset, constraint, self.name, strength, steps, until, knobs, sampler, temperature, top_p, select
         )
-        encoded = [
-            self.encode(one, length) if isinstance(one, str) else self.encode_chat(one, length) for one in listed
-        ]
-        rows = [Row(prompt, seed + sample) for prompt in encoded for sample in range(samples)]
+        encoded = [self._encoded(one, constraint, tell, length) for one in listed]
+        rows = [Row(prompt, seed + sample, told) for prompt, told in encoded for sample in range(samples)]
         limits = Limits(length, free or answers or bool(stop), repetition_penalty, stops=tuple(stop), whole=answers)
         finished, seconds = steer_rows(self, rows, constraint, limits, settings, callbacks)
         tokens = sum(length * one.steps for one in finished)
-        texts = [_text(row, one) for row, one in zip(rows, finished, strict=True)]
+        owns: Sequence[Draft | None] = [None] * len(rows)
+        if compare:
+            owns = own_texts(self, rows, constraint, limits, settings)
+        texts = [_text(self, *one) for one in zip(rows, finished, owns, strict=True)]
         return Steered(texts, seconds, tokens / max(seconds, 1e-9), settings.sampler.name, self.name, self.engine.name)
+
+    def _encoded(
+        self, one: str | list[Message], constraint: Constraint, tell: bool | str, length: int
+    ) -> tuple[Prompt, str | None]:
+        """A text or a chat as the LM reads it, and the sentence it is told."""
+        prompt = self.encode(one, length) if isinstance(one, str) else self.encode_chat(one, length)
+        asked = self._asked(prompt, constraint, tell)
+        if asked is None:
+            return prompt, None
+        if isinstance(one, str):
+            return self.tell(prompt, asked, length), asked
+        return self.tell_chat(prompt, one, asked, length), asked
+
+    def _asked(self, prompt: Prompt, constraint: Constraint, tell: bool | str) -> str | None:
+        """The sentence the LM is told, if it is told anything."""
+        if tell is False or (tell == "auto" and not self.chats):
+            return None
+        if isinstance(tell, str) and tell != "auto":
+            if not tell.strip():
+                raise SlalomError("what the model should be told is empty; say something, or leave it out")
+            return tell.strip()
+        words = constraint.describe(functools.partial(self.likeliest, prompt))
+        if words is None and tell is True:
+            raise SlalomError(f"there are no words for {constraint.name}; say what to tell the model yourself")
+        return None if words is None else instruction(words)
 
 
 def steer_rows(
@@ -322,8 +360,22 @@ def _listed(prompts: str | Sequence[str | Message | list[Message]], chat: bool) 
     return [[{"role": "user", "content": one}] if chat and isinstance(one, str) else one for one in chats]
 
 
-def _text(row: Row, finished: Finished) -> Text:
-    best, first = finished.best, finished.first
+def own_texts(
+    lm: LanguageModel, rows: list[Row], constraint: Constraint, limits: Limits, settings: Preset
+) -> list[Draft]:
+    """What the LM, told nothing, writes by itself for every row, under the same rules."""
+    alone = replace(settings, sampler=Unsteered(), steps=1, stop=None, choice="score")
+    untold = [row._replace(prompt=row.prompt.untold) for row in rows]
+    return [one.best.draft for one in steer_rows(lm, untold, constraint, limits, alone)[0]]
+
+
+def _text(lm: LanguageModel, row: Row, finished: Finished, own: Draft | None) -> Text:
+    best = finished.best
+    perplexity, told_perplexity = best.draft.perplexity.item(), None
+    if row.prompt.untold_ids is not None:
+        told_perplexity = perplexity
+        untold = best.draft._replace(prompts=[row.prompt.untold])
+        perplexity = untold._replace(log_probs=lm.log_probs(untold)).perplexity.item()
     wishes = [
         Wish(
             part.name,
@@ -339,11 +391,13 @@ def _text(row: Row, finished: Finished) -> Text:
         constraints=wishes,
         satisfied=all(wish.satisfied for wish in wishes),
         score=best.judgement.score.item(),
-        perplexity=best.draft.perplexity.item(),
+        perplexity=perplexity,
+        told_perplexity=told_perplexity,
         steps=finished.steps,
         seed=row.seed,
-        unsteered=first.draft.texts[0],
-        unsteered_perplexity=first.draft.perplexity.item(),
+        told=row.told,
+        unsteered=None if own is None else own.texts[0],
+        unsteered_perplexity=None if own is None else own.perplexity.item(),
     )
 
 

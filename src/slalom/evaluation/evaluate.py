@@ -23,20 +23,28 @@ def task_cells(
 ) -> list[Cell]:
     """Every task by every sampler at every strength; what does not steer has but one."""
     return [
-        Cell(task.name, *sampler_and_preset(name), strength, prefix)
+        Cell(task.name, *sampler_and_preset(name), strength, prefix, told=is_told(name))
         for task in tasks
         for prefix in prefixes
         for name in samplers
-        for strength in ([1.0] if name == UNSTEERED else strengths)
+        for strength in ([1.0] if sampler_and_preset(name)[0] == UNSTEERED else strengths)
     ]
 
 
+TOLD = "+told"  # after a sampler's name: the LM is told the wish as well
+
+
+def is_told(given: str) -> bool:
+    """Whether a sampler's name says that the LM is told the wish."""
+    return given.endswith(TOLD)
+
+
 def sampler_and_preset(given: str) -> tuple[str, str]:
-    """`dab` or `dab:paper` to a sampler's name and its preset's."""
+    """`dab`, `dab:paper` or `dab:paper+told` to a sampler's name and its preset's."""
     from slalom.constraints import Custom
     from slalom.decoding import SAMPLERS
 
-    sampler, _, preset = given.partition(":")
+    sampler, _, preset = given.removesuffix(TOLD).partition(":")
     if sampler not in SAMPLERS:
         raise SlalomError(f"unknown sampler {sampler!r}; choose from {', '.join(SAMPLERS)}")
     presets = SAMPLERS[sampler].presets(Custom(lambda prompt, text: True, "anything"))

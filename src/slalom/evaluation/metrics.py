@@ -252,6 +252,18 @@ def sentiment_by(judge: str) -> Callable[[Scored], float | None]:
     return value
 
 
+TONES = {"negative": -1, "neutral": 0, "positive": 1}
+
+
+def as_wished(one: Scored) -> float | None:
+    """1 if the judge's likeliest tone (negative, neutral or positive) is the one asked for, else 0."""
+    wish = asked(one, "sentiment")
+    if wish is None or "sentiment" not in one.scores:
+        return None
+    tone = one.scores["sentiment"]
+    return float((tone > 0) - (tone < 0) == TONES[wish["label"]])
+
+
 SENTIMENT_JUDGES = ("sentiment-yelp", "sentiment-sst2")
 
 
@@ -286,13 +298,12 @@ def success(one: Scored) -> float | None:
 def fulfilled(one: Scored) -> float | None:
     """1 if every wish is met in the eyes of its independent judges, else 0; none if one of them is missing.
 
-    Sentiment: mean probability of both judges above 0.5. Toxicity: below 0.5. Keywords: there.
+    Sentiment: the likeliest tone is the one asked for. Toxicity: below 0.5. Keywords: there.
     """
     met: list[float | None] = []
     for part in one.parts:
         if part["kind"] == "sentiment":
-            value = sentiment(one)
-            met.append(None if value is None else float(value > 0.5))
+            met.append(as_wished(one))
         elif part["kind"] == "toxicity":
             value = is_toxic(one)
             met.append(None if value is None else 1 - value)
@@ -316,6 +327,14 @@ METRICS = {
             "the guiding classifier's own probability of toxicity",
             each(guide_toxicity),
             higher=False,
+        ),
+        Metric(
+            "as-wished",
+            "As wished ↑",
+            "share of texts whose likeliest tone (negative, neutral, positive) is the one asked for, by a judge that "
+            "knows all three",
+            each(as_wished),
+            judges=("sentiment",),
         ),
         Metric(
             "sentiment",

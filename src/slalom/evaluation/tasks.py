@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 Reads = Literal["text", "continuation"]  # what a judge is shown: prompt and continuation, or the continuation alone
 Part = dict[str, Any]  # a constraint by its `kind`, its arguments, and a `weight` if it is not 1
-NAMES = ("sentiment", "detox", "keywords", "commongen", "compose")
-JUDGES = ("sentiment-yelp", "sentiment-sst2", "toxicity", "acceptability", "perplexity", "bertscore")
+EVERYDAY = ("everyday", "everyday-words", "everyday-several")  # on prompts that nothing was tuned on
+NAMES = ("sentiment", "detox", "keywords", "commongen", "compose", *EVERYDAY)
+JUDGES = ("sentiment", "sentiment-yelp", "sentiment-sst2", "toxicity", "acceptability", "perplexity", "bertscore")
 
 
 class Item(NamedTuple):

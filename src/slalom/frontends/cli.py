@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 SETTINGS = {
     *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select"),
-    *("temperature", "top_p", "repetition_penalty", "chat", "stop"),
+    *("temperature", "top_p", "repetition_penalty", "chat", "stop", "tell"),
 }
 
 
@@ -103,7 +103,7 @@ def told_in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="One or more texts to continue.")] = None,
     prompts_file: Annotated[Path | None, typer.Option(help="One prompt a line; - for standard input.")] = None,
-    sentiment: Annotated[str | None, typer.Option(help="positive or negative")] = None,
+    sentiment: Annotated[str | None, typer.Option(help="positive, neutral or negative")] = None,
     detoxify: Annotated[bool | None, typer.Option("--detoxify", help="Keep the continuation from being toxic.")] = None,
     keywords: Annotated[str | None, typer.Option(help="Words the text should contain, comma-separated.")] = None,
     all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
@@ -111,6 +111,9 @@ def generate(
     avoid: Annotated[str | None, typer.Option(help="Words the text must never contain, comma-separated.")] = None,
     classifier: Annotated[str | None, typer.Option(help="A classifier's folder or hub name.")] = None,
     label: Annotated[str | None, typer.Option(help="The label that classifier should give.")] = None,
+    description: Annotated[
+        str | None, typer.Option(help="That label in words that go on from 'a text that': 'is friendly'.")
+    ] = None,
     similar: Annotated[str | None, typer.Option(help="A text to be similar to in meaning.")] = None,
     regex: Annotated[str | None, typer.Option(help="A regular expression to be found in the text.")] = None,
     whole_sentences: Annotated[
@@ -120,6 +123,11 @@ def generate(
         list[str] | None,
         typer.Option(help="NAME=ARGUMENT, a constraint of another package; see slalom ls constraints."),
     ] = None,
+    tell: Annotated[
+        bool | None,
+        typer.Option("--tell/--no-tell", help="Tell the model the wish as well (default: if it is an instruct model)."),
+    ] = None,
+    tell_as: Annotated[str | None, typer.Option(help="The sentence to tell it, 'Write a gloomy story.' say.")] = None,
     strength: Annotated[
         float | None, typer.Option(help="How hard to pull: a factor on the bias weight; for lm-steer, 5 say.")
     ] = None,
@@ -180,6 +188,8 @@ def generate(
         "constraints": _pairs("--constraint", constraint or []) or None,
         "classifier": classifier,
         "label": label,
+        "description": description,
+        "tell": tell if tell_as is None else tell_as,
         "similar": similar,
         "regex": regex,
         "whole_sentences": whole_sentences,
@@ -214,7 +224,7 @@ def generate(
     for start in range(0, len(wanted.prompts), per_call):
         some = wanted.prompts[start : start + per_call]
         with _progress(f"{start + 1}-{start + len(some)} of {len(wanted.prompts)}") as callback:
-            out = lm.steer(some, wish, knobs=wanted.knobs, callbacks=(callback,), **settings)
+            out = lm.steer(some, wish, compare=compare, knobs=wanted.knobs, callbacks=(callback,), **settings)
         if as_json:
             for record in out.records(compare):
                 print(json.dumps(record, ensure_ascii=False), flush=True)
@@ -264,9 +274,10 @@ def _prompt(row: Text, chat: bool) -> str:
 
 def _side_by_side(row: Text, chat: bool) -> Table:
     table = Table(expand=True)
+    steered = "told and steered" if row.told else "steered"
     table.add_column(f"unsteered · perplexity {row.unsteered_perplexity:.1f}", ratio=1)
-    table.add_column(f"steered · perplexity {row.perplexity:.1f}", ratio=1)
-    table.add_row(*(_prompt(row, chat) + escape(text) for text in (row.unsteered, row.text)))
+    table.add_column(f"{steered} · perplexity {row.perplexity:.1f}", ratio=1)
+    table.add_row(*(_prompt(row, chat) + escape(text or "") for text in (row.unsteered, row.text)))
     return table
 
 
@@ -279,6 +290,7 @@ def _summary(row: Text) -> str:
     return " · ".join(
         [
             *wishes,
+            *(["told"] if row.told else []),
             f"perplexity {row.perplexity:.1f}",
             f"{row.steps} draft{'' if row.steps == 1 else 's'}",
             f"seed {row.seed}",

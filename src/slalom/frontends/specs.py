@@ -37,7 +37,7 @@ class GenerateSpec(BaseModel):
         min_length=1, description="the texts to continue, or chats: lists of messages with a role and a content"
     )
     chat: bool = Field(False, description="a text is what the user says, to be answered")
-    sentiment: Literal["positive", "negative"] | None = Field(None, description="the sentiment the text should have")
+    sentiment: Literal["positive", "neutral", "negative"] | None = Field(None, description="the tone of the text")
     detoxify: bool = Field(False, description="keep the continuation from being toxic, whatever the prompt is")
     keywords: list[str] = Field([], description="words the continuation should contain")
     mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
@@ -45,6 +45,7 @@ class GenerateSpec(BaseModel):
     avoid: list[str] = Field([], description="words the continuation must never contain")
     classifier: str | None = Field(None, description="a classifier's folder or hub name")
     label: str | None = Field(None, description="the label that classifier should give")
+    description: str | None = Field(None, description="that label in words after 'a text that': 'is friendly'")
     similar: str | None = Field(None, description="a text to be similar to in meaning")
     regex: str | None = Field(None, description="a regular expression the continuation should match somewhere")
     whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
@@ -65,6 +66,10 @@ class GenerateSpec(BaseModel):
     temperature: float | None = Field(None, ge=0, description="draw tokens at this temperature; 0 takes the likeliest")
     top_p: float | None = Field(None, gt=0, le=1, description="draw from the likeliest tokens that make up this much")
     repetition_penalty: float = Field(1.2, ge=1, description="penalty on tokens already generated; 1 is none")
+    tell: bool | str = Field(
+        "auto",
+        description="tell the LM the wish too: auto (an instruct LM), true, false, or the sentence to ask with",
+    )
     samples: int = Field(1, ge=1, description="texts per prompt")
     seed: int = Field(0, ge=0, description="seed of a prompt's first sample; the next has the next seed")
     knobs: dict[str, Any] = Field({}, description="single knobs of the sampler")
@@ -104,7 +109,7 @@ class GenerateSpec(BaseModel):
         if self.avoid:
             parts.append(Avoid(self.avoid))
         if self.classifier and self.label:
-            parts.append(classifier(self.classifier, self.label))
+            parts.append(classifier(self.classifier, self.label, description=self.description))
         if self.similar:
             parts.append(Similar(self.similar))
         if self.regex:

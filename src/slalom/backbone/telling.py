@@ -1,0 +1,38 @@
+"""A wish in words to what the LM reads around the prompt: the chat turns that ask for it, or a sentence before it."""
+
+from __future__ import annotations
+
+from slalom.errors import SlalomError
+
+Message = dict[str, str]  # a role (system, user, assistant) and a content
+
+# Templates often bring a system message of their own ("You are a helpful assistant named …"), which leaks into texts.
+SYSTEM = "You are a skilled writer. You write exactly what is asked for, in plain English, and nothing else."
+
+
+def instruction(words: str) -> str:
+    """Words that go on from "a text that" as a sentence that asks for such a text."""
+    return f"Write a short text that {words}."
+
+
+def continuation_turns(asked: str, prompt: str) -> list[Message]:
+    """The turns before an answer that begins with the prompt."""
+    return [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"{asked} Begin with: {prompt}"},
+    ]
+
+
+def chat_turns(asked: str, messages: list[Message]) -> list[Message]:
+    """A chat whose answer should be as asked: the wish is a part of the system message."""
+    rest = messages[1:] if messages and messages[0]["role"] == "system" else messages
+    before = messages[0]["content"] + "\n\n" if len(rest) < len(messages) else ""
+    return [{"role": "system", "content": f"{before}{asked}"}, *rest]
+
+
+def without_system(turns: list[Message]) -> list[Message]:
+    """The same for a template that knows no system message: it becomes the beginning of the user's first turn."""
+    system, first, *rest = turns
+    if first["role"] != "user":
+        raise SlalomError("a chat must begin with what the user says")
+    return [{"role": "user", "content": f"{system['content']}\n\n{first['content']}"}, *rest]
