@@ -70,7 +70,7 @@ def word_piece_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def tiny_lm(shape: str, extra_rows: int = 0) -> SteerableModel:
+def tiny_lm(shape: str, extra_rows: int = 0, positions: int = 64) -> SteerableModel:
     """A random LM of two layers whose logits are far enough apart to have a favourite."""
     torch.manual_seed(0)
     tokenizer = byte_level_tokenizer()
@@ -83,7 +83,7 @@ def tiny_lm(shape: str, extra_rows: int = 0) -> SteerableModel:
         "initializer_range": 0.3,
     }
     if family == "gpt2":
-        model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **common))
+        model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=positions, **common))
     else:
         config = LlamaConfig(
             hidden_size=16,
@@ -91,7 +91,7 @@ def tiny_lm(shape: str, extra_rows: int = 0) -> SteerableModel:
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
-            max_position_embeddings=64,
+            max_position_embeddings=positions,
             **common,
         )
         model = LlamaForCausalLM(config)

@@ -40,10 +40,8 @@ class Similar(EncoderConstraint):
         super().__init__(model, tokenizer, reads)
         self.least = least
         self.name = f"similar:{text}"
-        encoded = self._tokenize([text], return_tensors="pt")
-        encoded.pop("offset_mapping")
         with torch.no_grad():
-            self._wished = self._embed(self._placed(encoded, model.device))  # [1, d]
+            self._wished = self._embed(self._encode([text], model.device).inputs)  # [1, d]
 
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the cosine is at least what was asked for."""
