@@ -12,12 +12,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from slalom.backbone import weights
 from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for
+from slalom.backbone.placement import is_settled, known_device, known_dtype, place
 from slalom.backbone.rollout import Prompts
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Tokens
 
 DEFAULT = "smollm2-135m-instruct"
+
+DeviceMap = str | dict[str, int | str | torch.device]  # accelerate's: auto, or which part goes where
 
 Message = dict[str, str]  # a role (system, user, assistant) and a content
 
@@ -138,28 +141,44 @@ class LanguageModel:
         return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
 
 
-def load_parts(name: str, dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """An embedded model, a local folder or a hub name to a model on the best device, and its tokenizer."""
+def load_parts(
+    name: str,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    device_map: DeviceMap | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """An embedded model, a local folder or a hub name to a model and its tokenizer.
+
+    It goes to the device, to the best one if none is given; a quantised one stays where transformers puts it, and one
+    with a device map (accelerate's: auto, say) where that says.
+    """
+    if device is not None and device_map is not None:
+        raise SlalomError("device and device_map exclude each other; give one of them")
+    chosen = best_device() if device is None else known_device(device)
+    precision = best_dtype(chosen) if dtype is None else known_dtype(dtype)
     weights.check_path(name)
     source = str(weights.ensure(name)) if name in weights.WEIGHTS else name
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise SlalomError(f"{name!r} is a folder without a config.json; give a model saved by save_pretrained")
-    device = best_device()
     try:
         with weights.quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(source)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or best_dtype(device))
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=precision, device_map=device_map)
     except (OSError, ValueError, KeyError) as error:
-        choices = ", ".join(weights.WEIGHTS)
+        choices = ", ".join(weights.language_models())
         raise SlalomError(
             f"no language model could be loaded from {name!r} ({_first_sentence(error)}); "
             f"give an embedded one ({choices}), a folder saved by save_pretrained, or a hub name this machine can reach"
         ) from error
-    return model.to(device), tokenizer  # type: ignore[arg-type]
+    if device is not None and is_settled(model):
+        raise SlalomError(f"{name!r} is quantised, and transformers places it; leave device out, or give a device_map")
+    if device_map is None:
+        place(model, chosen)
+    return model, tokenizer
 
 
 def best_device() -> torch.device:
-    """The GPU if there is one."""
+    """The GPU if there is one that CUDA drives. Apple's is taken when asked for: nobody has run this on one yet."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -58,6 +58,17 @@ def place(model: torch.nn.Module, device: torch.device) -> torch.device:
     return device_of(model)
 
 
+def move(model: torch.nn.Module, device: str | torch.device | None, dtype: str | torch.dtype | None) -> None:
+    """Bring a model someone else loaded to what is asked for, if anything is."""
+    if device is None and dtype is None:
+        return
+    if is_settled(model):
+        raise SlalomError("the model is quantised or spread over devices and stays so; leave device and dtype out")
+    model.to(
+        device=None if device is None else known_device(device), dtype=None if dtype is None else known_dtype(dtype)
+    )
+
+
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where a model's inputs belong."""
     return next(model.parameters()).device
