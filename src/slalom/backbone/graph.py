@@ -82,5 +82,5 @@ def input_table(model: PreTrainedModel) -> torch.Tensor:
 
 
 def output_table(model: PreTrainedModel) -> torch.Tensor:
-    """The weights of the head, [V, d], without its bias."""
-    return model.get_output_embeddings().weight.detach()
+    """The weights of the head, [V, d], without its bias; beside the input table, wherever the head itself is."""
+    return model.get_output_embeddings().weight.detach().to(model.device)

@@ -35,7 +35,8 @@ class Steers(NamedTuple):
 
         `values` are the v of every row, [B, S], or [1, S] for all rows alike.
         """
-        inner = torch.einsum("bmd,sdr->bmsr", hidden.to(self.down), self.down) * values[:, None, :, None]
+        states = hidden.to(self.down.device, self.down.dtype)
+        inner = torch.einsum("bmd,sdr->bmsr", states, self.down) * values[:, None, :, None]
         return self.epsilon * torch.einsum("bmsr,sdr->bmd", inner, self.up).to(hidden.device)
 
 

@@ -43,7 +43,8 @@ class Around(NamedTuple):
 
     inputs: dict[str, torch.Tensor]  # [B, m] each, right-padded, on the encoder's device
     starts: list[int]  # where the open positions begin
-    count: int  # how many there are: those asked for, or as many of the last ones as fit
+    room: int  # how many there are: those asked for, or as many of the last ones as fit
+
 
 class EncoderConstraint(Constraint):
     """A constraint whose f is computed by an encoder with a tokenizer of its own. Subclasses give `_f`."""
@@ -78,7 +79,7 @@ class EncoderConstraint(Constraint):
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """The collected gradient of each position times each candidate's embedding, a few rows at a time."""
-        rows = torch.arange(len(candidates)).split(TOGETHER)
+        rows = torch.arange(len(candidates), device=candidates.device).split(TOGETHER)
         return torch.cat([self._candidate_scores(draft.select(some), candidates[some]) for some in rows])
 
     def _candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
@@ -106,7 +107,7 @@ class EncoderConstraint(Constraint):
         mixtures = relaxed.mixtures
         inputs, starts, count = self._encode_around(relaxed.prompts, mixtures.shape[1], mixtures.device)
         table = self._table(relaxed.vocabulary)
-        soft = mixtures[:, mixtures.shape[1] - count :].to(table) @ table  # [B, count, d]
+        soft = mixtures[:, mixtures.shape[1] - count :].to(table.device, table.dtype) @ table  # [B, count, d]
 
         def mixed(embeddings: torch.Tensor) -> torch.Tensor:
             out = embeddings.clone()

@@ -49,7 +49,7 @@ class Similar(EncoderConstraint):
 
     def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         own = self._embed(encoded)
-        return SCALE * ((own * self._wished.to(own)).sum(-1).float() - self.least)
+        return SCALE * ((own * self._wished.to(own.device, own.dtype)).sum(-1).float() - self.least)
 
     def _embed(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         """Sentence embeddings of length 1: [B, d]."""

@@ -35,7 +35,7 @@ class TableEncoder(nn.Module):
         """Class logits [B, classes] of LM embeddings [B, m, d_lm] whose real tokens, right-padded, `mask` marks."""
         words = self.body.get_input_embeddings().weight
         batch, length = mask.shape
-        ends = nn.functional.one_hot(mask.sum(1) + 1, length + 2).bool()  # SEP follows the last real token
+        ends = torch.arange(length + 2, device=mask.device) == mask.sum(1, keepdim=True) + 1  # SEP's place
         inputs = nn.functional.pad(embeddings @ self.projection, (0, 0, 1, 1))
         inputs = torch.where(ends[..., None], words[self.last], inputs)
         inputs = torch.cat([words[self.first].expand(batch, 1, -1), inputs[:, 1:]], dim=1)

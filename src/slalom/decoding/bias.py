@@ -13,7 +13,6 @@ from slalom.backbone.placement import double, double_device
 from slalom.backbone.rollout import Rollout
 from slalom.backbone.vocabulary import Vocabulary
 
-
 Ready = dict[int, torch.Tensor]  # b~ of some tokens, [V] each
 
 
