@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.hooks import in_this_thread
 from slalom.backbone.placement import place
-from slalom.backbone.vocabulary import Vocabulary
+from slalom.backbone.vocabulary import Vocabulary, shareable
 from slalom.constraints import alignment
 from slalom.constraints.constraint import Constraint
 from slalom.errors import SlalomError
@@ -53,11 +53,9 @@ class EncoderConstraint(Constraint):
         if not tokenizer.is_fast:
             raise SlalomError("the classifier's tokenizer must be a fast one: character offsets are needed to align it")
         self.model = model.eval()
-        self.tokenizer = tokenizer
+        self.tokenizer = shareable(tokenizer)
         self.reads = known_reads(reads)
         self.longest = min(tokenizer.model_max_length, window(model))
-        # The first call also takes back what a saved tokenizer does by itself, truncation and padding. Later calls ask
-        # for neither, since that would change a tokenizer that other threads are using.
         (special,) = tokenizer(["a"], return_special_tokens_mask=True)["special_tokens_mask"]
         self._before_text, self._after_text = _leading(special), _leading(special[::-1])
 
@@ -160,7 +158,10 @@ class EncoderConstraint(Constraint):
         return Around(self._padded(rows, device), starts, count)
 
     def _tokenize(self, texts: list[str], room: int) -> list[dict[str, list[Any]]]:
-        """Texts to at most `room` tokens each, with offsets: the special ones, and the last of the text's own."""
+        """Texts to at most `room` tokens each, with offsets: the special ones, and the last of the text's own.
+
+        Cut and padded here: asked to do it, the tokenizer would change, and other threads use it too.
+        """
         encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
         first = self._before_text
         return [
