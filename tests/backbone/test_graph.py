@@ -79,6 +79,16 @@ def test_while_frozen_no_parameter_is_trainable_and_then_as_before(llama: Steera
     first.requires_grad_(True)
 
 
+def test_a_model_stays_frozen_until_the_last_pass_that_needs_it_ends(llama: SteerableModel) -> None:
+    one, other = frozen(llama.model), frozen(llama.model)
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert not any(parameter.requires_grad for parameter in llama.model.parameters())
+    other.__exit__(None, None, None)
+    assert all(parameter.requires_grad for parameter in llama.model.parameters())
+
+
 def test_the_tables_are_those_of_input_and_output(lm: SteerableModel) -> None:
     tied = torch.equal(input_table(lm.model), output_table(lm.model))
     assert tied == lm.model.config.tie_word_embeddings

@@ -67,7 +67,7 @@ def test_the_environment_can_force_the_precision(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("SLALOM_DTYPE", name)
         assert best_dtype(CPU) == dtype
     monkeypatch.setenv("SLALOM_DTYPE", "float8")
-    with pytest.raises(SlalomError, match="unknown precision 'float8'; choose from float32"):
+    with pytest.raises(SlalomError, match="unknown dtype 'float8'; choose from float32"):
         best_dtype(CPU)
 
 

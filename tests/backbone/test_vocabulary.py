@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+import torch
 
+from slalom.backbone.vocabulary import Vocabulary
 from slalom.decoding.steer import SteerableModel
+from tests.conftest import byte_level_tokenizer
 
 TEXTS = [" good soup, didn't it?", " naïve café", " 42 years 😀 and 👩‍🚀 too", " 日本語 text", "!", "un-split"]
 
@@ -40,3 +43,12 @@ def test_line_breaks_and_specials_are_found_by_the_tokenizers_own_ids(llama: Ste
     assert vocabulary.banned_fixed[newline]
     assert not vocabulary.banned_free[newline]
     assert not vocabulary.banned_free[llama.tokenizer.eos_token_id]
+
+
+def test_what_a_saved_tokenizer_does_by_itself_is_taken_back_before_it_is_shared() -> None:
+    tokenizer = byte_level_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(4)
+    tokenizer.backend_tokenizer.enable_padding(length=9)
+    vocabulary = Vocabulary(tokenizer, torch.zeros(len(tokenizer), 2), (0,))
+    assert (tokenizer.backend_tokenizer.truncation, tokenizer.backend_tokenizer.padding) == (None, None)
+    assert len(vocabulary.pieces("the food was good and the soup was warm")) == 9

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaModel
 
 from slalom.constraints import classifier as open_classifier
 from slalom.constraints.classifier import Classifier, margin
-from slalom.constraints.encoder import dot_products, replaced_embeddings
+from slalom.constraints.encoder import dot_products, replaced_embeddings, window
 from slalom.decoding.steer import SteerableModel
 from slalom.errors import SlalomError
-from slalom.types import Draft
-from tests.conftest import tiny_classifier
+from slalom.types import Draft, Relaxed
+from tests.conftest import tiny_classifier, tiny_lm, word_piece_tokenizer
 from tests.helpers import draft_of, one_hots
 
 
@@ -141,6 +142,85 @@ def test_a_text_too_long_for_the_classifier_is_judged_by_its_end(llama: Steerabl
     assert torch.isfinite(good.score(long)).all()
     assert torch.isfinite(good.candidate_scores(long, draft.tokens[..., None])).all()
     assert good.candidate_scores(long, draft.tokens[..., None]).abs().sum() > 0
+
+
+def test_a_prompt_beyond_the_encoders_window_leaves_room_for_the_mixtures(
+    llama: SteerableModel, good: Classifier
+) -> None:
+    draft = draft_of(llama, [("the food was", " good and warm"), ("we", " good and warm")])
+    long = [draft.prompts[0]._replace(text="rain " * 300 + "the food was"), draft.prompts[1]]
+    end = [draft.prompts[0]._replace(text="rain " * 60 + "the food was"), draft.prompts[1]]
+    scores, gradients = _relaxed_gradient(good, one_hots(draft)._replace(prompts=long))
+    assert (gradients.flatten(2).norm(dim=-1) > 0).all()
+    assert torch.allclose(scores, _relaxed_gradient(good, one_hots(draft)._replace(prompts=end))[0], atol=1e-5)
+
+
+def test_of_a_continuation_beyond_the_window_the_end_is_read_and_the_rest_has_no_gradient(good: Classifier) -> None:
+    lm = tiny_lm("llama-tied", positions=256)
+    draft = draft_of(lm, [("we", " the soup was warm" * 30)])
+    n = draft.tokens.shape[1]
+    _, gradients = _relaxed_gradient(good, one_hots(draft))
+    read = gradients[0].norm(dim=-1) > 0
+    assert n > 62
+    assert read.tolist() == [False] * (n - 62) + [True] * 62  # of 64 positions, two are the special tokens'
+    entries = good.candidate_scores(draft, torch.arange(100, 150).expand(1, n, -1))[0].norm(dim=-1) > 0
+    first = int(entries.nonzero()[0, 0])
+    assert 0 < first < n - 20
+    assert entries[first:].all()
+
+
+def test_roberta_reads_fewer_tokens_than_it_has_positions(llama: SteerableModel) -> None:
+    tokenizer = word_piece_tokenizer()
+    config = RobertaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=34,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = RobertaForSequenceClassification(config)
+    constraint = Classifier(model, 1, tokenizer)
+    draft = draft_of(llama, [("the food was", " good and warm")])
+    long = [draft.prompts[0]._replace(text="rain " * 300)]
+    assert window(model) == 33
+    assert window(RobertaModel(RobertaConfig(num_hidden_layers=0, max_position_embeddings=514, pad_token_id=1))) == 512
+    assert torch.isfinite(constraint.score(draft._replace(prompts=long))).all()
+    assert torch.isfinite(constraint.candidate_scores(draft._replace(prompts=long), draft.tokens[..., None])).all()
+    assert torch.isfinite(constraint.relaxed_score(one_hots(draft)._replace(prompts=long))).all()
+
+
+def test_a_text_that_fits_is_read_as_the_tokenizer_alone_would_have_it(good: Classifier) -> None:
+    texts = ["the food was good", "", "an awful day in the city with the rain"]
+    expected = good.tokenizer(texts, padding=True, return_tensors="pt")
+    inputs, _ = good._encode(texts, torch.device("cpu"))
+    good.tokenizer("a")  # takes the padding back
+    assert inputs.keys() == expected.keys()
+    assert all(torch.equal(inputs[key], expected[key]) for key in inputs)
+
+
+def test_reading_leaves_a_shared_tokenizer_as_it_is(llama: SteerableModel, good: Classifier) -> None:
+    sides = good.tokenizer.truncation_side, good.tokenizer.padding_side
+    draft = draft_of(llama, [("the food was", " good and warm"), ("we", " good and warm")])
+    good.score(draft), good.relaxed_score(one_hots(draft))
+    backend = good.tokenizer.backend_tokenizer
+    assert (backend.truncation, backend.padding) == (None, None)
+    assert (good.tokenizer.truncation_side, good.tokenizer.padding_side) == sides
+
+
+def test_constraints_that_share_an_encoder_share_its_table(llama: SteerableModel) -> None:
+    model, tokenizer = tiny_classifier()
+    one, other = Classifier(model, "good", tokenizer), Classifier(model, "bad", tokenizer)
+    assert one._table(llama.vocabulary) is other._table(llama.vocabulary)
+    assert one._table(tiny_lm("llama-tied").vocabulary) is not one._table(llama.vocabulary)
+
+
+def _relaxed_gradient(constraint: Classifier, relaxed: Relaxed) -> tuple[torch.Tensor, torch.Tensor]:
+    """The relaxed score, and its gradient at the mixtures."""
+    mixtures = relaxed.mixtures.float().requires_grad_()
+    score = constraint.relaxed_score(relaxed._replace(mixtures=mixtures))
+    return score.detach(), torch.autograd.grad(score.sum(), mixtures)[0]
 
 
 def _piece(good: Classifier, word: str) -> int:

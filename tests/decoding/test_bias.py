@@ -18,7 +18,7 @@ def test_distances_and_their_norms_equal_brute_force(lm: SteerableModel) -> None
     table = lm.vocabulary.embeddings.double()
     for token in (0, 7, 250):
         expected = brute_distances(table, token)
-        assert torch.allclose(distances(shape, torch.tensor([token]))[0].double(), expected, atol=1e-4)
+        assert torch.allclose(distances(shape, torch.tensor([token]), {})[0].double(), expected, atol=1e-4)
         assert shape.distance_norms[token].item() == pytest.approx(expected.norm().item(), rel=1e-5)
 
 
@@ -32,7 +32,7 @@ def test_the_bias_is_weight_times_norm_ratio_times_distance(llama: SteerableMode
         "log-probabilities": logits.log_softmax(-1).norm(dim=-1),
     }
     for name, norm in NORMS.items():
-        bias = bias_vector(shape, tokens, logits, weights, norm)
+        bias = bias_vector(shape, tokens, logits, weights, norm, {})
         for row in range(2):
             away = brute_distances(shape.table, int(tokens[row]))
             expected = -weights[row] * sizes[name][row] / away.norm() * away
@@ -42,7 +42,7 @@ def test_the_bias_is_weight_times_norm_ratio_times_distance(llama: SteerableMode
 def test_the_bias_favours_its_own_token_most(llama: SteerableModel) -> None:
     tokens = torch.arange(10, 60)
     logits = torch.randn(50, llama.vocabulary.size, generator=torch.Generator().manual_seed(0))
-    bias = bias_vector(geometry(llama.vocabulary), tokens, logits, torch.ones(50), NORMS["centred"])
+    bias = bias_vector(geometry(llama.vocabulary), tokens, logits, torch.ones(50), NORMS["centred"], {})
     assert (bias.argmax(-1) == tokens).all()
 
 
@@ -61,12 +61,20 @@ def test_schedules_are_those_of_the_paper() -> None:
 def test_prepared_distances_are_the_same_and_never_too_many(llama: SteerableModel) -> None:
     shape = geometry(llama.vocabulary)._replace(recent={})
     few, others = torch.tensor([5, 77, 5]), torch.arange(100, 100 + RECENT - 1)
-    fresh = distances(shape, few)
-    prepare(shape, few)
-    assert list(shape.recent) == [5, 77]
-    assert torch.allclose(distances(shape, few), fresh, atol=1e-5)
+    fresh = distances(shape, few, {})
+    ready = prepare(shape, few)
+    assert list(shape.recent) == list(ready) == [5, 77]
+    assert torch.allclose(distances(shape, few, ready), fresh, atol=1e-5)
     prepare(shape, others)
     assert len(shape.recent) == RECENT
     assert set(others.tolist()) <= set(shape.recent)
-    prepare(shape, torch.arange(RECENT + 1))
+    assert not prepare(shape, torch.arange(RECENT + 1))
     assert len(shape.recent) == RECENT
+
+
+def test_what_was_prepared_stays_though_others_prepare_more(llama: SteerableModel) -> None:
+    shape = geometry(llama.vocabulary)._replace(recent={})
+    ready = prepare(shape, torch.tensor([5, 77]))
+    prepare(shape, torch.arange(100, 100 + RECENT))
+    assert 5 not in shape.recent
+    assert torch.equal(distances(shape, torch.tensor([77, 5]), ready), torch.stack([ready[77], ready[5]]))

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import slalom
 from slalom.constraints import Keywords
 from slalom.decoding import DAB
+from slalom.errors import SlalomError
 from slalom.frontends.cli import app
 from tests.conftest import tiny_classifier, tiny_lm
 
@@ -104,6 +105,18 @@ def test_prompts_come_from_a_file_or_from_standard_input(folder: Path, tmp_path:
     assert texts[0] == texts[1]
 
 
+def test_device_and_dtype_reach_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def refuse(*given: object) -> None:
+        asked.append(given)
+        raise SlalomError("enough")
+
+    monkeypatch.setattr("slalom.decoding.steer.load_parts", refuse)
+    run("generate", "we", *wish(folder), "--device", "cuda:1", "--dtype", "float16")
+    assert [given[1:3] for given in asked] == [("float16", "cuda:1")]
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -120,6 +133,8 @@ def test_prompts_come_from_a_file_or_from_standard_input(folder: Path, tmp_path:
         (["generate", "we", "--keywords", "soup", "--knob", "colour=1"], "unknown knob 'colour'; choose from weight"),
         (["generate", "we", "--keywords", "soup", "--knob", "tau=-1"], "knob tau is '-1'; it must be at least"),
         (["generate", "we", "--keywords", "soup", "--knob", "norm=big"], "knob norm is 'big'; choose from centred"),
+        (["generate", "we", "--keywords", "soup", "--dtype", "int3"], "unknown dtype 'int3'; choose from float32, bf"),
+        (["generate", "we", "--keywords", "soup", "--device", "gpu"], "unknown device 'gpu'; give cpu, cuda"),
         (["generate", "we", "--keywords", "a\nb"], "cannot be written"),
         (["generate", "rain " * 70, "--keywords", "soup"], "reads at most 64"),
         (["generate", "--prompts-file", "none.txt", "--keywords", "soup"], "there is no file none.txt"),

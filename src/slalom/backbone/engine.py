@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -11,20 +11,25 @@ from transformers.cache_utils import Cache, DynamicLayer
 from slalom.errors import SlalomError
 from slalom.types import Tokens
 
+Rows = TypeVar("Rows", torch.Tensor, list[int] | torch.Tensor)
+
 
 class Memory(NamedTuple):
-    """What an engine keeps of texts it has read: tensors whose first dimension is the rows."""
+    """What an engine keeps of texts it has read: tensors whose first dimension is the rows.
+
+    The layers of a model may be spread over devices, and their tensors with them.
+    """
 
     tensors: list[torch.Tensor]  # keys and values of every layer, [B, heads, prompt + continuation, d]
 
     def select(self, rows: list[int] | torch.Tensor) -> Memory:
         """Only these rows, in this order."""
-        return Memory([tensor[rows] for tensor in self.tensors])
+        return Memory([tensor[_beside(rows, tensor)] for tensor in self.tensors])
 
     def reorder(self, rows: torch.Tensor) -> Memory:
         """The same rows in this order, one tensor after the other so that never two of all are held."""
         for i, tensor in enumerate(self.tensors):
-            self.tensors[i] = tensor[rows]
+            self.tensors[i] = tensor[_beside(rows, tensor)]
         return self
 
     @torch.inference_mode()
@@ -34,8 +39,14 @@ class Memory(NamedTuple):
             return other
         if not take.all():
             for tensor, their in zip(self.tensors, other.tensors, strict=True):
-                tensor[~take] = their[~take]
+                left = ~_beside(take, tensor)
+                tensor[left] = their[left]
         return self
+
+
+def _beside(rows: Rows, tensor: torch.Tensor) -> Rows:
+    """An index on the device of what it is to index."""
+    return rows.to(tensor.device) if isinstance(rows, torch.Tensor) else rows
 
 
 class Prefix(NamedTuple):
@@ -162,5 +173,5 @@ def _with_room(memory: Memory, rows: torch.Tensor, room: int) -> Memory:
     for tensor in memory.tensors:
         _, heads, columns, width = tensor.shape
         wider.append(tensor.new_zeros(len(rows), heads, columns + room, width))
-        wider[-1][:, :, :columns] = tensor[rows]
+        wider[-1][:, :, :columns] = tensor[_beside(rows, tensor)]
     return Memory(wider)

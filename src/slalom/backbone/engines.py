@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from slalom.backbone import weights
 from slalom.backbone.engine import Engine, TransformersEngine
+from slalom.backbone.placement import is_settled
 from slalom.errors import SlalomError
 
 EngineName = Literal["auto", "torch", "openvino"]
@@ -20,7 +21,8 @@ FAILURES = Path("openvino") / "failed"  # in the cache folder: a file for every 
 def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
     """The named engine; `auto` is openvino where it is installed and measured faster on this machine, else torch."""
     known_engine(name)
-    if name == "torch" or (name == "auto" and not (has_openvino() and model.device.type == "cpu")):
+    possible = model.device.type == "cpu" and not is_settled(model) and has_openvino()
+    if name == "torch" or (name == "auto" and not possible):
         return TransformersEngine(model)
     if not has_openvino():
         raise SlalomError("the openvino engine is not installed; pip install 'slalom[openvino]', or use torch")

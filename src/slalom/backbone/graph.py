@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
@@ -37,17 +40,38 @@ class GraphPass:
         return out.logits.float()
 
 
+class _Frozen(NamedTuple):
+    """A model that some passes keep frozen."""
+
+    passes: int
+    trainable: list[torch.nn.Parameter]  # before the first of them
+
+
+_FROZEN: WeakKeyDictionary[PreTrainedModel, _Frozen] = WeakKeyDictionary()
+_FREEZING = threading.Lock()
+
+
 @contextlib.contextmanager
 def frozen(model: PreTrainedModel) -> Iterator[None]:
-    """While open, no parameter is part of a graph: nothing is kept for its gradient."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
+    """While open, no parameter is part of a graph: nothing is kept for its gradient.
+
+    Parameters belong to all threads, so the first pass to open it freezes them and the last to close it thaws them.
+    """
+    with _FREEZING:
+        passes, trainable = _FROZEN.get(model) or (0, [one for one in model.parameters() if one.requires_grad])
+        _FROZEN[model] = _Frozen(passes + 1, trainable)
         for parameter in trainable:
             parameter.requires_grad_(False)
+    try:
         yield
     finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
+        with _FREEZING:
+            passes, trainable = _FROZEN.pop(model)
+            if passes > 1:
+                _FROZEN[model] = _Frozen(passes - 1, trainable)
+            else:
+                for parameter in trainable:
+                    parameter.requires_grad_(True)
 
 
 @torch.no_grad()
@@ -58,5 +82,5 @@ def input_table(model: PreTrainedModel) -> torch.Tensor:
 
 
 def output_table(model: PreTrainedModel) -> torch.Tensor:
-    """The weights of the head, [V, d], without its bias."""
-    return model.get_output_embeddings().weight.detach()
+    """The weights of the head, [V, d], without its bias; beside the input table, wherever the head itself is."""
+    return model.get_output_embeddings().weight.detach().to(model.device)

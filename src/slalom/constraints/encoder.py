@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.backbone.vocabulary import Vocabulary
+from slalom.backbone.hooks import in_this_thread
+from slalom.backbone.placement import place
+from slalom.backbone.vocabulary import Vocabulary, shareable
 from slalom.constraints import alignment
 from slalom.constraints.constraint import Constraint
 from slalom.errors import SlalomError
@@ -19,6 +23,27 @@ from slalom.types import Draft, Prompt, Relaxed
 
 Reads = Literal["text", "continuation"]  # the prompt followed by the continuation, or the continuation alone
 TOGETHER = 8  # texts read in one pass: more bring nothing but padding, and memory for gradients
+POSITIONS = 512  # that an encoder has, if its config does not say
+
+# Every LM token as an embedding of an encoder, [V, d], by the encoder, the LM's vocabulary and the device.
+_TABLES: WeakKeyDictionary[PreTrainedModel, WeakKeyDictionary[Vocabulary, dict[torch.device, torch.Tensor]]]
+_TABLES = WeakKeyDictionary()
+_BUILDING = threading.Lock()
+
+
+class Encoded(NamedTuple):
+    """Texts as the encoder reads them."""
+
+    inputs: dict[str, torch.Tensor]  # [B, m] each, right-padded, on the encoder's device
+    offsets: list[list[alignment.Span]]  # where each token stands in its text
+
+
+class Around(NamedTuple):
+    """Prompts as the encoder reads them, with open positions after each."""
+
+    inputs: dict[str, torch.Tensor]  # [B, m] each, right-padded, on the encoder's device
+    starts: list[int]  # where the open positions begin
+    room: int  # how many there are: those asked for, or as many of the last ones as fit
 
 
 class EncoderConstraint(Constraint):
@@ -28,9 +53,11 @@ class EncoderConstraint(Constraint):
         if not tokenizer.is_fast:
             raise SlalomError("the classifier's tokenizer must be a fast one: character offsets are needed to align it")
         self.model = model.eval()
-        self.tokenizer = tokenizer
+        self.tokenizer = shareable(tokenizer)
         self.reads = known_reads(reads)
-        self._tables: WeakKeyDictionary[Vocabulary, torch.Tensor] = WeakKeyDictionary()
+        self.longest = min(tokenizer.model_max_length, window(model))
+        (special,) = tokenizer(["a"], return_special_tokens_mask=True)["special_tokens_mask"]
+        self._before_text, self._after_text = _leading(special), _leading(special[::-1])
 
     @abstractmethod
     def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -44,17 +71,17 @@ class EncoderConstraint(Constraint):
         for start in range(0, len(different), TOGETHER):
             some = different[start : start + TOGETHER]
             with torch.inference_mode():
-                encoded, _ = self._encode(some, draft.tokens.device)
-                found.update(zip(some, self._f(encoded).tolist(), strict=True))
+                inputs, _ = self._encode(some, draft.tokens.device)
+                found.update(zip(some, self._f(inputs).tolist(), strict=True))
         return torch.tensor([found[text] for text in texts], device=draft.tokens.device)
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """The collected gradient of each position times each candidate's embedding, a few rows at a time."""
-        rows = torch.arange(len(candidates)).split(TOGETHER)
+        rows = torch.arange(len(candidates), device=candidates.device).split(TOGETHER)
         return torch.cat([self._candidate_scores(draft.select(some), candidates[some]) for some in rows])
 
     def _candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
-        encoded, offsets = self._encode(self._texts(draft), draft.tokens.device)
+        inputs, offsets = self._encode(self._texts(draft), draft.tokens.device)
         watched: list[torch.Tensor] = []
 
         def watch(embeddings: torch.Tensor) -> torch.Tensor:
@@ -62,7 +89,7 @@ class EncoderConstraint(Constraint):
             return watched[-1]
 
         with torch.enable_grad(), replaced_embeddings(self.model, watch):
-            (gradients,) = torch.autograd.grad(self._f(encoded).sum(), watched)
+            (gradients,) = torch.autograd.grad(self._f(inputs).sum(), watched)
         rows = [row[:end] for row, end in zip(draft.tokens.tolist(), draft.lengths.tolist(), strict=True)]
         starts = [len(self._before(prompt)) for prompt in draft.prompts]
         spans = [
@@ -70,33 +97,39 @@ class EncoderConstraint(Constraint):
             for start, row in zip(starts, draft.vocabulary.spans(draft.prompts, rows), strict=True)
         ]
         collected = alignment.collect(gradients.float(), offsets, spans, candidates.shape[1])
-        return dot_products(collected, self._table(draft.vocabulary), candidates)
+        table = self._table(draft.vocabulary)
+        return dot_products(collected, table, candidates.to(table.device)).to(candidates.device)
 
     def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
         """f where each mixture is one position of the encoder: the mixture of its tokens' embeddings."""
-        n = relaxed.mixtures.shape[1]
-        encoded, starts = self._encode_around(relaxed.prompts, n, relaxed.mixtures.device)
-        soft = relaxed.mixtures.float() @ self._table(relaxed.vocabulary)  # [B, n, d]
+        mixtures = relaxed.mixtures
+        inputs, starts, count = self._encode_around(relaxed.prompts, mixtures.shape[1], mixtures.device)
+        table = self._table(relaxed.vocabulary)
+        soft = mixtures[:, mixtures.shape[1] - count :].to(table.device, table.dtype) @ table  # [B, count, d]
 
         def mixed(embeddings: torch.Tensor) -> torch.Tensor:
             out = embeddings.clone()
             for row, start in enumerate(starts):
-                out[row, start : start + n] = soft[row].to(out.dtype)
+                out[row, start : start + count] = soft[row].to(out.dtype)
             return out
 
         with replaced_embeddings(self.model, mixed):
-            return self._f(encoded)
+            return self._f(inputs).to(mixtures.device)
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
-        """Refuses nothing, but builds the table now, while little else is in memory."""
+        """Refuses nothing, but places the encoder and builds the table now, while little else is in memory."""
+        place(self.model, vocabulary.embeddings.device)
         self._table(vocabulary)
 
     def _table(self, vocabulary: Vocabulary) -> torch.Tensor:
-        """Every LM token as an embedding of the encoder, built once per LM: [V, d]."""
-        if vocabulary not in self._tables:
-            embeddings = self.model.get_input_embeddings().weight.detach()
-            self._tables[vocabulary] = alignment.candidate_table(vocabulary, self.tokenizer, embeddings)
-        return self._tables[vocabulary]
+        """Every LM token as an embedding of the encoder, built once for all constraints that share it: [V, d]."""
+        embeddings = self.model.get_input_embeddings().weight.detach()
+        with _BUILDING:
+            tables = _TABLES.setdefault(self.model, WeakKeyDictionary()).setdefault(vocabulary, {})
+            if embeddings.device not in tables:
+                with torch.inference_mode(False), torch.no_grad():  # a table is part of graphs later
+                    tables[embeddings.device] = alignment.candidate_table(vocabulary, self.tokenizer, embeddings)
+            return tables[embeddings.device]
 
     def _before(self, prompt: Prompt) -> str:
         """What is read before the continuation."""
@@ -106,45 +139,58 @@ class EncoderConstraint(Constraint):
         """What is read of each row."""
         return [self._before(prompt) + text for prompt, text in zip(draft.prompts, draft.texts, strict=True)]
 
-    def _encode(
-        self, texts: list[str], device: torch.device
-    ) -> tuple[dict[str, torch.Tensor], list[list[alignment.Span]]]:
-        """Texts as the encoder's own tokens, and where each stands in its text."""
-        encoded = self._tokenize(texts, padding=True, return_tensors="pt")
-        offsets = [[(start, end) for start, end in row] for row in encoded.pop("offset_mapping").tolist()]
-        return self._placed(encoded, device), offsets
+    def _encode(self, texts: list[str], device: torch.device) -> Encoded:
+        """Texts as the encoder's own tokens; of one too long for it, the end is kept."""
+        rows = self._tokenize(texts, self.longest)
+        offsets = [row.pop("offset_mapping") for row in rows]
+        return Encoded(self._padded(rows, device), offsets)
 
-    def _encode_around(
-        self, prompts: list[Prompt], n: int, device: torch.device
-    ) -> tuple[dict[str, torch.Tensor], list[int]]:
-        """Prompts with n open positions after each, and where those start."""
+    def _encode_around(self, prompts: list[Prompt], n: int, device: torch.device) -> Around:
+        """Prompts with n open positions after each, the last of them if not all fit, and what fits of the prompts."""
         filler = self.tokenizer.unk_token_id if self.tokenizer.unk_token_id is not None else self.tokenizer.pad_token_id
+        count = min(n, self.longest - self._before_text - self._after_text)
         rows, starts = [], []
-        first = self._first()
-        encoded = self._tokenize([self._before(prompt) for prompt in prompts])
-        for ids, offsets in zip(encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            start = max((i + 1 for i, (begin, end) in enumerate(offsets) if end > begin), default=first)
-            rows.append(ids[:start] + [filler] * n + ids[start:])
-            starts.append(start)
-        padded = self.tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt")
-        return self._placed(padded, device), starts
+        for row in self._tokenize([self._before(prompt) for prompt in prompts], self.longest - count):
+            ids = row["input_ids"]
+            starts.append(len(ids) - self._after_text)
+            ids[starts[-1] : starts[-1]] = [filler] * count
+            rows.append({"input_ids": ids, "attention_mask": [1] * len(ids)})
+        return Around(self._padded(rows, device), starts, count)
 
-    def _first(self) -> int:
-        """Where a text's first token stands among the special ones."""
-        (offsets,) = self._tokenize(["a"])["offset_mapping"]
-        return next((i for i, (begin, end) in enumerate(offsets) if end > begin), 0)
+    def _tokenize(self, texts: list[str], room: int) -> list[dict[str, list[Any]]]:
+        """Texts to at most `room` tokens each, with offsets: the special ones, and the last of the text's own.
 
-    def _tokenize(self, texts: list[str], **how: Any) -> Any:
-        """Texts to tokens with offsets; of one too long for the encoder, the end is kept."""
-        self.tokenizer.truncation_side, self.tokenizer.padding_side = "left", "right"
-        longest = min(self.tokenizer.model_max_length, getattr(self.model.config, "max_position_embeddings", 512))
-        return self.tokenizer(texts, truncation=True, max_length=longest, return_offsets_mapping=True, **how)
+        Cut and padded here: asked to do it, the tokenizer would change, and other threads use it too.
+        """
+        encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
+        first = self._before_text
+        return [
+            {key: values[:first] + values[first + max(0, len(values) - room) :] for key, values in row.items()}
+            for row in ({key: rows[i] for key, rows in encoded.items()} for i in range(len(texts)))
+        ]
 
-    def _placed(self, encoded: Any, device: torch.device) -> dict[str, torch.Tensor]:
-        """The inputs on the LM's device, and the encoder with them."""
-        if self.model.device != device:
-            self.model.to(device)
-        return {key: value.to(device) for key, value in encoded.items()}
+    def _padded(self, rows: list[dict[str, list[int]]], device: torch.device) -> dict[str, torch.Tensor]:
+        """Right-padded inputs, and the encoder, on the LM's device; on the encoder's, if that must stay where it is."""
+        home = place(self.model, device)
+        filling = {"input_ids": self.tokenizer.pad_token_id or 0, "token_type_ids": self.tokenizer.pad_token_type_id}
+        return {
+            key: pad_sequence([torch.tensor(row[key]) for row in rows], True, filling.get(key, 0)).to(home)
+            for key in rows[0]
+        }
+
+
+def window(model: PreTrainedModel) -> int:
+    """How many tokens an encoder reads: its positions, less those that RoBERTa's kind counts from."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.num_embeddings) - int(module.padding_idx) - 1
+    said = getattr(model.config, "max_position_embeddings", None)
+    return said if said and said > 0 else POSITIONS
+
+
+def _leading(marks: list[int]) -> int:
+    """How many stand before the first 0; none if there is no 0."""
+    return marks.index(0) if 0 in marks else 0
 
 
 def known_reads(reads: str) -> Reads:
@@ -165,8 +211,9 @@ def dot_products(gradients: torch.Tensor, table: torch.Tensor, candidates: torch
 
 @contextlib.contextmanager
 def replaced_embeddings(model: PreTrainedModel, replace: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """While open, the model reads `replace(its word embeddings)` instead of its word embeddings."""
-    hook = model.get_input_embeddings().register_forward_hook(lambda module, args, output: replace(output))
+    """While open, the model reads, in this thread, `replace(its word embeddings)` instead of its word embeddings."""
+    changed = in_this_thread(lambda module, args, output: replace(output))
+    hook = model.get_input_embeddings().register_forward_hook(changed)
     try:
         yield
     finally:

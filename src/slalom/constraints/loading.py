@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from slalom.backbone import weights
+from slalom.backbone.vocabulary import shareable
 from slalom.errors import SlalomError
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -49,7 +50,7 @@ def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
                     "nor an adapter_config.json (one made by slalom train classifier)"
                 )
             model = AutoModelForSequenceClassification.from_pretrained(source, dtype=torch.float32)
-            return model.eval().requires_grad_(False), AutoTokenizer.from_pretrained(source)
+            return model.eval().requires_grad_(False), shareable(AutoTokenizer.from_pretrained(source))
     except SlalomError:
         raise
     except (OSError, ValueError, KeyError) as error:
@@ -66,7 +67,7 @@ def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     folder = weights.ensure(name)
     with weights.quiet_transformers():
         model = AutoModel.from_pretrained(folder, dtype=torch.float32)
-        return model.eval().requires_grad_(False), AutoTokenizer.from_pretrained(folder)
+        return model.eval().requires_grad_(False), shareable(AutoTokenizer.from_pretrained(folder))
 
 
 def _load_adapter(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -83,7 +84,7 @@ def _load_adapter(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
         dtype=torch.float32,
     )
     merged: Any = PeftModel.from_pretrained(model, folder).merge_and_unload()
-    return merged.eval().requires_grad_(False), AutoTokenizer.from_pretrained(body)
+    return merged.eval().requires_grad_(False), shareable(AutoTokenizer.from_pretrained(body))
 
 
 def load_projection(folder: Path) -> torch.Tensor:

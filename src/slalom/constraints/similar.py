@@ -41,10 +41,8 @@ class Similar(EncoderConstraint):
         super().__init__(model, tokenizer, reads)
         self.text, self.least = text, least
         self.name = f"similar:{text}"
-        encoded = self._tokenize([text], return_tensors="pt")
-        encoded.pop("offset_mapping")
         with torch.no_grad():
-            self._wished = self._embed(self._placed(encoded, model.device))  # [1, d]
+            self._wished = self._embed(self._encode([text], model.device).inputs)  # [1, d]
 
     def describe(self, likeliest: Likeliest = min) -> str:
         """What it should be like."""
@@ -56,7 +54,7 @@ class Similar(EncoderConstraint):
 
     def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         own = self._embed(encoded)
-        return SCALE * ((own * self._wished.to(own)).sum(-1).float() - self.least)
+        return SCALE * ((own * self._wished.to(own.device, own.dtype)).sum(-1).float() - self.least)
 
     def _embed(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         """Sentence embeddings of length 1: [B, d]."""

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from slalom.backbone.placement import place
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.classifier import MarginConstraint, label_index, margin
-from slalom.constraints.encoder import Reads, dot_products, known_reads
+from slalom.constraints.encoder import Reads, dot_products, known_reads, window
 from slalom.constraints.loading import card, load_classifier, load_projection
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
@@ -28,13 +29,13 @@ class TableEncoder(nn.Module):
         self.body = body
         self.projection = nn.Parameter(projection)  # [d_lm, d]
         self.first, self.last = tokenizer.cls_token_id, tokenizer.sep_token_id
-        self.longest = body.config.max_position_embeddings - 2
+        self.longest = window(body) - 2  # of the LM's tokens, between the first and the last
 
     def forward(self, embeddings: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Class logits [B, classes] of LM embeddings [B, m, d_lm] whose real tokens, right-padded, `mask` marks."""
         words = self.body.get_input_embeddings().weight
         batch, length = mask.shape
-        ends = nn.functional.one_hot(mask.sum(1) + 1, length + 2).bool()  # SEP follows the last real token
+        ends = torch.arange(length + 2, device=mask.device) == mask.sum(1, keepdim=True) + 1  # SEP's place
         inputs = nn.functional.pad(embeddings @ self.projection, (0, 0, 1, 1))
         inputs = torch.where(ends[..., None], words[self.last], inputs)
         inputs = torch.cat([words[self.first].expand(batch, 1, -1), inputs[:, 1:]], dim=1)
@@ -81,8 +82,9 @@ class TableClassifier(MarginConstraint):
             f = margin(self.encoder(embeddings, mask), self.label)
             (gradients,) = torch.autograd.grad(f.sum(), embeddings)
         n = candidates.shape[1]
-        own = nn.functional.pad(gradients, (0, 0, 0, n))  # rows that ended early have no gradient past their end
-        collected = torch.stack([row[start : start + n] for row, start in zip(own, starts, strict=True)])
+        # What was not read has no gradient: before the window, where a start is negative, and past a row's end.
+        own = nn.functional.pad(gradients, (0, 0, n, n))
+        collected = torch.stack([row[n + start : n + start + n] for row, start in zip(own, starts, strict=True)])
         return dot_products(collected * draft.real[..., None], draft.vocabulary.embeddings.float(), candidates)
 
     def relaxed_score(self, relaxed: Relaxed) -> torch.Tensor:
@@ -102,11 +104,11 @@ class TableClassifier(MarginConstraint):
             )
 
     def _before(self, prompt: Prompt) -> list[int]:
-        """The tokens read before the continuation."""
-        return list(prompt.ids) if self.reads == "text" else []
+        """The tokens read before the continuation; none in a chat, where the answer stands alone."""
+        return list(prompt.ids) if self.reads == "text" and prompt.asked is None else []
 
     def _embed(self, draft: Draft) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """Embeddings [B, m, d_lm] of what is read, their mask, and where each continuation starts."""
+        """Embeddings [B, m, d_lm] of what is read, their mask, and where each continuation starts (below 0: cut)."""
         table = draft.vocabulary.embeddings
         ends = draft.lengths.tolist()
         tokens = draft.tokens.tolist()
@@ -119,7 +121,7 @@ class TableClassifier(MarginConstraint):
     def _pad(self, rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows [m_i, d_lm] right-padded, each cut to its end if it is too long for the encoder."""
         cut = [row[-self.encoder.longest :] for row in rows]
-        self.encoder.to(cut[0].device)
+        place(self.encoder, cut[0].device)
         mask = nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.long) for row in cut], batch_first=True)
         return nn.utils.rnn.pad_sequence(cut, batch_first=True), mask.to(cut[0].device)
 

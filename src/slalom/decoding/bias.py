@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 
+from slalom.backbone.placement import double, double_device
 from slalom.backbone.rollout import Rollout
 from slalom.backbone.vocabulary import Vocabulary
+
+Ready = dict[int, torch.Tensor]  # b~ of some tokens, [V] each
 
 
 class Geometry(NamedTuple):
@@ -18,7 +22,7 @@ class Geometry(NamedTuple):
     table: torch.Tensor  # [V, d] float32
     squares: torch.Tensor  # [V], n_j = ||e_j||^2
     distance_norms: torch.Tensor  # [V], ||b~|| for each token as the bias token
-    recent: dict[int, torch.Tensor]  # b~ of the tokens asked for last, [V] each: from step to step most stay
+    recent: Ready  # of the tokens asked for last: from step to step most stay
 
 
 RECENT = 128  # of these at the most
@@ -26,13 +30,15 @@ PART = 1024  # rows of a table taken at a time
 
 
 _GEOMETRIES: WeakKeyDictionary[Vocabulary, Geometry] = WeakKeyDictionary()
+_MEASURING, _PREPARING = threading.Lock(), threading.Lock()
 
 
 def geometry(vocabulary: Vocabulary) -> Geometry:
     """The vocabulary's geometry, from memory after the first time."""
-    if vocabulary not in _GEOMETRIES:
-        _GEOMETRIES[vocabulary] = _measure(vocabulary.embeddings)
-    return _GEOMETRIES[vocabulary]
+    with _MEASURING:
+        if vocabulary not in _GEOMETRIES:
+            _GEOMETRIES[vocabulary] = _measure(vocabulary.embeddings)
+        return _GEOMETRIES[vocabulary]
 
 
 @torch.inference_mode()
@@ -42,45 +48,55 @@ def _measure(embeddings: torch.Tensor) -> Geometry:
     In double precision, a part of the table at a time: a whole table in double would be the largest thing in memory.
     """
     size, width = embeddings.shape
+    device = double_device(embeddings.device)
     squares, products, total, weighted = (
-        torch.zeros(shape, dtype=torch.double, device=embeddings.device) for shape in (size, size, width, width)
+        torch.zeros(shape, dtype=torch.double, device=device) for shape in (size, size, width, width)
     )
     gram = total.new_zeros(width, width)
     for start in range(0, size, PART):
         some = slice(start, start + PART)
-        part = embeddings[some].double()
+        part = double(embeddings[some])
         squares[some] = part.square().sum(-1)
         gram += part.T @ part
         total += part.sum(0)
         weighted += squares[some] @ part
     for start in range(0, size, PART):
         some = slice(start, start + PART)
-        part = embeddings[some].double()
+        part = double(embeddings[some])
         products[some] = ((part @ gram) * part).sum(-1) - squares[some] * (part @ total) - part @ weighted
     norms = size * squares**2 + squares.square().sum() + 2 * squares * squares.sum() + 4 * products
-    return Geometry(embeddings.float(), squares.float(), norms.clamp(min=0).sqrt().float(), {})
+    squares, norms = (tensor.float().to(embeddings.device) for tensor in (squares, norms.clamp(min=0).sqrt()))
+    return Geometry(embeddings.float(), squares, norms, {})
 
 
-def distances(shape: Geometry, tokens: torch.Tensor) -> torch.Tensor:
-    """b~: the squared distance of every vocabulary token to each bias token: [B] → [B, V] (the paper's bias vector)."""
+def distances(shape: Geometry, tokens: torch.Tensor, ready: Ready) -> torch.Tensor:
+    """b~: the squared distance of every vocabulary token to each bias token: [B] → [B, V] (the paper's bias vector).
+
+    Taken from what is ready, if all of it is.
+    """
     listed = tokens.tolist()
-    if not listed or not all(token in shape.recent for token in listed):
+    if not listed or not all(token in ready for token in listed):
         return _distances(shape, tokens)
-    return torch.stack([shape.recent[token] for token in listed])
+    return torch.stack([ready[token] for token in listed])
 
 
-def prepare(shape: Geometry, tokens: torch.Tensor) -> None:
-    """Have b~ of these tokens ready, all in one product, unless they are too many to be kept."""
+def prepare(shape: Geometry, tokens: torch.Tensor) -> Ready:
+    """b~ of these tokens, the new ones all in one product; nothing if they are too many to be kept.
+
+    The recent ones are shared by all threads, what is returned is the caller's.
+    """
     listed = dict.fromkeys(tokens.tolist())
     if len(listed) > RECENT:
-        return
-    new = [token for token in listed if token not in shape.recent]
-    spare = [token for token in shape.recent if token not in listed]
-    for token in spare[: max(0, len(new) + len(shape.recent) - RECENT)]:
-        del shape.recent[token]
-    if new:
-        vectors = _distances(shape, torch.tensor(new, device=tokens.device))
-        shape.recent.update((token, vector.clone()) for token, vector in zip(new, vectors, strict=True))
+        return {}
+    with _PREPARING:
+        new = [token for token in listed if token not in shape.recent]
+        spare = [token for token in shape.recent if token not in listed]
+        for token in spare[: max(0, len(new) + len(shape.recent) - RECENT)]:
+            del shape.recent[token]
+        if new:
+            vectors = _distances(shape, torch.tensor(new, device=tokens.device))
+            shape.recent.update((token, vector.clone()) for token, vector in zip(new, vectors, strict=True))
+        return {token: shape.recent[token] for token in listed}
 
 
 def _distances(shape: Geometry, tokens: torch.Tensor) -> torch.Tensor:
@@ -135,9 +151,9 @@ HOLDS: dict[str, Hold] = {
 
 
 def bias_vector(
-    shape: Geometry, tokens: torch.Tensor, logits: torch.Tensor, weights: torch.Tensor, norm: Norm
+    shape: Geometry, tokens: torch.Tensor, logits: torch.Tensor, weights: torch.Tensor, norm: Norm, ready: Ready
 ) -> torch.Tensor:
     """- w r b~ for one position (the paper's Eq. for y_i): bias tokens [b], logits [b, V], weights [b] → [b, V]."""
     # Match norms first and weigh once after: any earlier factor on the bias would cancel here.
     ratio = norm(logits) / shape.distance_norms[tokens]
-    return -(weights * ratio)[:, None] * distances(shape, tokens)
+    return -(weights * ratio)[:, None] * distances(shape, tokens, ready)

@@ -300,5 +300,5 @@ def _keywords_only(constraint: Constraint) -> bool:
 
 def _normal(rng: Rng, rows: int, n: int, width: int) -> torch.Tensor:
     """A standard normal number for every row, position and coordinate: [B, n, d]."""
-    counters = torch.arange(n * width, device=rng.keys.device).view(n, width)
+    counters = torch.arange(n * width, device=rng.device).view(n, width)
     return rng.normal(counters.expand(rows, -1, -1))

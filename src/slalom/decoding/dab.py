@@ -209,12 +209,12 @@ class DAB:
         shape, norm, schedule = geometry(problem.lm.vocabulary), NORMS[self.norm], SCHEDULES[self.schedule]
         real = origin.draft.real
         acts = HOLDS[self.hold](bias_tokens, origin) & real  # [B, n]
-        prepare(shape, bias_tokens[acts])
+        ready = prepare(shape, bias_tokens[acts])
 
         def bias(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             biased = acts[rows, i].nonzero()[:, 0]
             weights = torch.full_like(biased, weight * schedule(i, problem.limits.length), dtype=torch.float)
-            return biased, bias_vector(shape, bias_tokens[rows[biased], i], logits[biased], weights, norm)
+            return biased, bias_vector(shape, bias_tokens[rows[biased], i], logits[biased], weights, norm, ready)
 
         moved = bias_tokens != origin.draft.tokens
         changes = moved if self.keep else acts | (origin.draft.tokens != origin.unbiased)

@@ -19,7 +19,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from slalom.backbone.graph import output_table
 from slalom.backbone.model import LanguageModel, Reading
+from slalom.backbone.placement import double
 from slalom.backbone.rollout import best_allowed, finished, rollout
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
@@ -308,14 +310,14 @@ def spacing(vocabulary: Vocabulary) -> float:
 
 def head_map(lm: LanguageModel) -> torch.Tensor | None:
     """The linear map from the input table to the output table, [d, d], by least squares; none if they are one."""
-    table, head = lm.vocabulary.embeddings, lm.model.get_output_embeddings().weight.detach()
-    if head.data_ptr() == table.data_ptr():
+    if lm.model.get_output_embeddings().weight is lm.model.get_input_embeddings().weight:
         return None
+    table, head = lm.vocabulary.embeddings, output_table(lm.model)
     if lm.vocabulary not in _HEADS:
-        pairs = [(own.double(), out.double()) for own, out in zip(table.split(4096), head.split(4096), strict=True)]
+        pairs = [(double(own), double(out)) for own, out in zip(table.split(4096), head.split(4096), strict=True)]
         gram = torch.stack([own.T @ own for own, _ in pairs]).sum(0)
         cross = torch.stack([own.T @ out for own, out in pairs]).sum(0)
-        _HEADS[lm.vocabulary] = torch.linalg.lstsq(gram, cross).solution.float()
+        _HEADS[lm.vocabulary] = torch.linalg.lstsq(gram, cross).solution.float().to(table.device)
     return _HEADS[lm.vocabulary]
 
 

@@ -13,7 +13,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import EngineName
-from slalom.backbone.model import DEFAULT, LanguageModel, load_parts
+from slalom.backbone.model import DEFAULT, DeviceMap, LanguageModel, load_parts
+from slalom.backbone.placement import move
 from slalom.backbone.rollout import REPETITION_PENALTY, Limits
 from slalom.backbone.telling import Message, instruction
 from slalom.backbone.vocabulary import Vocabulary
@@ -241,18 +242,25 @@ def load(
     model: str | PreTrainedModel = DEFAULT,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    dtype: torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    device_map: DeviceMap | None = None,
+    dtype: str | torch.dtype | None = None,
     engine: EngineName = "auto",
 ) -> SteerableModel:
     """A language model to steer: the embedded default, a hub name or folder, or a model and tokenizer you have.
 
-    `engine` is what runs it: torch, openvino (an extra, for CPUs), or auto, the faster one here for a model by name.
+    `device` and `dtype` are where and in which precision it runs, the best here if left out; a model object stays as it
+    is then. `device_map` spreads a model over several devices, as accelerate does. `engine` is what runs it: torch,
+    openvino (an extra, for CPUs), or auto, the faster one here for a model by name.
     """
     if isinstance(model, str):
-        loaded, own = load_parts(model, dtype)
+        loaded, own = load_parts(model, dtype, device, device_map)
         return SteerableModel(loaded, tokenizer or own, model, engine)
     if tokenizer is None:
         raise SlalomError("a model object needs its tokenizer: slalom.load(model, tokenizer)")
+    if device_map is not None:
+        raise SlalomError("a device map is for a model by name; spread the object when you load it")
+    move(model, device, dtype)
     return SteerableModel(model, tokenizer, engine="torch" if engine == "auto" else engine)
 
 

@@ -146,6 +146,8 @@ def generate(
     seed: Annotated[int | None, typer.Option(help="Seed of the first sample (default 0).")] = None,
     model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, torch or openvino: what runs the model.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps (default: the best here).")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16 (default: the best here).")] = None,
     sampler: Annotated[str | None, typer.Option(help="The method that steers (default dab); see slalom ls.")] = None,
     preset: Annotated[str | None, typer.Option(help="default, thorough or paper; see slalom ls presets.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw tokens, at this temperature (default 0).")] = None,
@@ -205,6 +207,8 @@ def generate(
         "seed": seed,
         "model": model,
         "engine": engine,
+        "device": device,
+        "dtype": dtype,
         "sampler": sampler,
         "preset": preset,
         "temperature": temperature,
@@ -217,7 +221,7 @@ def generate(
     from slalom.decoding.steer import BATCH, load
 
     with _status("loading"):
-        lm = load(wanted.model or DEFAULT, engine=wanted.engine)
+        lm = load(wanted.model or DEFAULT, device=wanted.device, dtype=wanted.dtype, engine=wanted.engine)
         wish = wanted.constraint()
     settings = wanted.model_dump(include=SETTINGS)
     per_call = max(1, BATCH // wanted.samples)

@@ -52,6 +52,8 @@ class GenerateSpec(BaseModel):
     constraints: dict[str, str] = Field({}, description="constraints of other packages, by name, and their arguments")
     model: str | None = Field(None, description="an embedded model, a folder or a hub name")
     engine: Literal["auto", "torch", "openvino"] = Field("auto", description="what runs the model")
+    device: str | None = Field(None, description="where the model runs: cpu, cuda, cuda:1, mps; the best if left out")
+    dtype: str | None = Field(None, description="its precision: float32, bfloat16, float16; the best if left out")
     sampler: str = Field("dab", description="the method that steers")
     preset: str = Field("default", description="settings to start from")
     strength: float | None = Field(None, ge=0, description="how hard to pull, in the sampler's own units")
