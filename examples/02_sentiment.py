@@ -19,9 +19,8 @@ PROMPTS = ["The chicken", "The city", "The last time", "The painting", "The year
 
 def measure(lm: slalom.SteerableModel, label: str, prompts: list[str], args: argparse.Namespace) -> dict[str, object]:
     """One direction's figures."""
-    out = lm.steer(
-        prompts, slalom.Sentiment(label), samples=args.samples, length=args.length, seed=args.seed, steps=args.steps
-    )
+    size = {"samples": args.samples, "length": args.length, "seed": args.seed, "steps": args.steps}
+    out = lm.steer(prompts, slalom.Sentiment(label), compare=True, **size)
     unsteered = fmean(row.unsteered_perplexity for row in out.rows)
     steered = fmean(row.perplexity for row in out.rows)
     return {

@@ -39,7 +39,9 @@ def main() -> None:
     rows = []
     for topic in topics:
         wish = slalom.Keywords(topic["keywords"], "any")
-        out = lm.steer(prompts, wish, samples=args.samples, length=args.length, seed=args.seed, steps=steps)
+        out = lm.steer(
+            prompts, wish, samples=args.samples, length=args.length, seed=args.seed, steps=steps, compare=True
+        )
         rows += out.rows
         print(f"{topic['topic']:<10} {_figures(out.rows)}  {out.seconds:.0f} s", flush=True)
     print(f"{'all':<10} {_figures(rows)}")

@@ -59,7 +59,9 @@ def main() -> None:
     for name, wish in wishes().items():
         if args.only and args.only not in name:
             continue
-        out = lm.steer(prompts, wish, samples=args.samples, length=args.length, seed=args.seed, steps=steps)
+        out = lm.steer(
+            prompts, wish, samples=args.samples, length=args.length, seed=args.seed, steps=steps, compare=True
+        )
         steered, unsteered = (
             fmean(getattr(row, of) for row in out.rows) for of in ("perplexity", "unsteered_perplexity")
         )

@@ -95,7 +95,7 @@ def tiny_lm(shape: str, extra_rows: int = 0, dtype: torch.dtype = torch.float32,
             **common,
         )
         model = LlamaForCausalLM(config)
-    return SteerableModel(model.to(dtype), tokenizer, shape)
+    return SteerableModel(model if dtype == torch.float32 else model.to(dtype), tokenizer, shape)
 
 
 def tiny_classifier(

@@ -18,6 +18,12 @@ from tests.conftest import tiny_classifier, tiny_lm, word_piece_tokenizer
 from tests.helpers import draft_of, one_hots
 
 
+def test_a_text_cannot_write_the_classifiers_control_tokens(good: Classifier) -> None:
+    ids = good._encode(["the food [SEP] was [PAD] good"], torch.device("cpu")).inputs["input_ids"][0].tolist()
+    assert ids.count(good.tokenizer.sep_token_id) == 1
+    assert good.tokenizer.pad_token_id not in ids
+
+
 def test_the_margin_is_the_logit_minus_the_log_sum_exp_of_the_others() -> None:
     logits = torch.tensor([[1.0, 2.0, 4.0]])
     assert margin(logits, 2).item() == pytest.approx(4.0 - torch.tensor([1.0, 2.0]).logsumexp(0).item())

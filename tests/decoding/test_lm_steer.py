@@ -73,7 +73,8 @@ def test_strength_zero_is_the_lm_itself(lm: SteerableModel, good: Classifier, fo
     expected = unsteered(lm, PROMPTS).draft
     for row, end in enumerate(ends):
         assert end.best.draft.texts == [expected.texts[row]]
-    drawn = lm.steer(PROMPTS, good, sampler="lm-steer", strength=0, length=8, knobs={"steer": str(folder)})
+    knobs = {"steer": str(folder)}
+    drawn = lm.steer(PROMPTS, good, sampler="lm-steer", strength=0, length=8, knobs=knobs, compare=True)
     assert drawn.texts == [row.unsteered for row in drawn.rows]
     assert drawn.texts != expected.texts
 

@@ -66,7 +66,7 @@ def test_a_model_without_a_chat_template_says_so(llama: SteerableModel, good: Cl
 def test_no_text_holds_a_stop_string(llama: SteerableModel, good: Classifier) -> None:
     free = llama.steer("the food was", good, length=12, samples=4, steps=4, free=True)
     stop = free.texts[0][3:5]
-    cut = llama.steer("the food was", good, length=12, samples=4, steps=4, stop=[stop])
+    cut = llama.steer("the food was", good, length=12, samples=4, steps=4, stop=[stop], compare=True)
     assert all(stop not in row.text and stop not in row.unsteered for row in cut.rows)
 
 
@@ -94,7 +94,10 @@ def test_settings_nobody_knows_are_refused(
 
 def test_the_repetition_penalty_asked_for_is_the_rollouts(llama: SteerableModel, good: Classifier) -> None:
     def unsteered_by(**asked: float) -> list[str]:
-        return [row.unsteered for row in llama.steer(["the food was", "we"], good, length=12, steps=1, **asked).rows]
+        return [
+            row.unsteered
+            for row in llama.steer(["the food was", "we"], good, length=12, steps=1, compare=True, **asked).rows
+        ]
 
     own = {penalty: unsteered(llama, ["the food was", "we"], 12, repetition_penalty=penalty) for penalty in (1.0, 3.0)}
     assert unsteered_by(repetition_penalty=1.0) == own[1.0].draft.texts

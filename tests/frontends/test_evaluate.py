@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from slalom.decoding import SAMPLERS
 from slalom.evaluation import judges
+from slalom.evaluation.tasks import NAMES
 from slalom.frontends.cli import app
 from tests.conftest import tiny_lm
 from tests.evaluation import tiny
@@ -149,5 +150,5 @@ def test_a_model_nobody_can_find_is_said_before_anything_is_written(folder: Path
 
 def test_ls_lists_the_tasks_with_their_sizes() -> None:
     rows = json.loads(run("ls", "tasks", "--json").stdout)["tasks"]
-    assert [row["name"] for row in rows] == ["sentiment", "detox", "keywords", "commongen", "compose"]
+    assert [row["name"] for row in rows] == list(NAMES)
     assert rows[1]["paper texts"] == 20_000

@@ -24,7 +24,7 @@ GOOD = {"prompts": ["The chicken"], "keywords": ["soup"]}
         ({"samples": 0}, "samples is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"strength": -1.0}, "strength is -1.0"),
-        ({"sentiment": "angry"}, "sentiment is 'angry'; input should be 'positive' or 'negative'"),
+        ({"sentiment": "angry"}, "sentiment is 'angry'; input should be 'positive', 'neutral' or 'negative'"),
         ({"classifier": "x"}, "a classifier and its label go together"),
         ({"keywords": []}, "nothing to steer towards"),
         ({"prompts": []}, "prompts is"),

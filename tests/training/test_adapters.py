@@ -12,7 +12,7 @@ from transformers import MPNetConfig, MPNetModel
 from slalom.backbone import weights
 from slalom.constraints.loading import load_classifier
 from slalom.errors import SlalomError
-from slalom.training.classifier import ClassifierRecipe, build, matthews, train_classifier
+from slalom.training.classifier import ClassifierRecipe, build, calibration_error, matthews, train_classifier
 from tests.conftest import word_piece_tokenizer
 
 TEXTS = {0: ["the food was bad", "the rain was cold", "an awful day"], 1: ["the soup was good", "a lovely day"]}
@@ -95,3 +95,33 @@ def test_matthews_correlation_of_hand_counted_tables() -> None:
     predicted, true = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0]), torch.tensor([1, 1, 0, 1, 0, 0, 0, 0])
     assert matthews(predicted, true) == pytest.approx(7 / 15)
     assert matthews(torch.ones(4), torch.tensor([0, 1, 0, 1])) == 0.0
+
+
+def test_the_temperature_is_part_of_the_saved_head_and_its_rows_are_not_measured(body: str, tmp_path: Path) -> None:
+    def trained(calibrated: bool) -> tuple[dict[str, object], torch.Tensor]:
+        splits = ["train", "calibration", "test"] if calibrated else ["train", "test"]
+        lines = [
+            json.dumps({"text": text, "label": label if split != "calibration" else 1 - label, "split": split})
+            for split in splits
+            for label, texts in TEXTS.items()
+            for text in texts
+        ]
+        (tmp_path / "tone.jsonl").write_text("\n".join(lines) + "\n")
+        out = tmp_path / f"out-{calibrated}"
+        recipe = ClassifierRecipe(("bad", "good"), body, epochs=20.0, batch=5, learning_rate=5e-3)
+        card = train_classifier([tmp_path / "tone.jsonl"], out, recipe, "", say=lambda line: None)
+        model, tokenizer = load_classifier(str(out))
+        return card, model(**tokenizer(["an awful day"], return_tensors="pt")).logits[0]
+
+    plain_card, plain = trained(False)
+    card, cooled = trained(True)  # its calibration rows all say the contrary: the less sure, the better
+    assert plain_card["temperature"] is None
+    assert card["temperature"] == pytest.approx(5.01, abs=0.02)
+    assert card["accuracy"] == plain_card["accuracy"]
+    assert torch.allclose(cooled * card["temperature"], plain, atol=0.05)  # type: ignore[operator]
+
+
+def test_the_calibration_error_is_how_far_confidence_is_from_accuracy() -> None:
+    sure = torch.tensor([[0.9, 0.1]] * 10)
+    assert calibration_error(sure, torch.tensor([0] * 9 + [1])) == pytest.approx(0.0, abs=1e-6)
+    assert calibration_error(sure, torch.tensor([0] * 5 + [1] * 5)) == pytest.approx(0.4)

@@ -93,7 +93,7 @@ class LanguageModel:
         if self.chats:
             before = self._turns_ids(telling.continuation_turns(asked, prompt.text), begun=True)
         else:
-            before = list(self.tokenizer(f"{asked}\n\n")["input_ids"])
+            before = list(text_reader(self.tokenizer, [asked])(f"{asked}\n\n")["input_ids"])
         own = prompt.ids[1:] if prompt.ids[:1] == (self.tokenizer.bos_token_id,) else prompt.ids
         return self._fitting(prompt._replace(ids=(*before, *own), untold_ids=prompt.ids), length)
 

@@ -7,7 +7,7 @@ from slalom.errors import SlalomError
 Message = dict[str, str]  # a role (system, user, assistant) and a content
 
 # Templates often bring a system message of their own ("You are a helpful assistant named …"), which leaks into texts.
-SYSTEM = "You are a skilled writer. You write exactly what is asked for, in plain English, and nothing else."
+SYSTEM = "You write natural, everyday English."
 
 
 def instruction(words: str) -> str:

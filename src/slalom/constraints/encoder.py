@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.hooks import in_this_thread
 from slalom.backbone.placement import place
-from slalom.backbone.vocabulary import Vocabulary, shareable
+from slalom.backbone.vocabulary import Vocabulary, shareable, text_reader
 from slalom.constraints import alignment
 from slalom.constraints.constraint import Constraint
 from slalom.errors import SlalomError
@@ -162,7 +162,7 @@ class EncoderConstraint(Constraint):
 
         Cut and padded here: asked to do it, the tokenizer would change, and other threads use it too.
         """
-        encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
+        encoded = text_reader(self.tokenizer, texts)(texts, return_offsets_mapping=True, verbose=False)
         first = self._before_text
         return [
             {key: values[:first] + values[first + max(0, len(values) - room) :] for key, values in row.items()}

@@ -104,8 +104,8 @@ class TableClassifier(MarginConstraint):
             )
 
     def _before(self, prompt: Prompt) -> list[int]:
-        """The tokens read before the continuation; none in a chat, where the answer stands alone."""
-        return list(prompt.ids) if self.reads == "text" and prompt.asked is None else []
+        """The tokens read before the continuation, not what the LM is told; in a chat the answer stands alone."""
+        return list(prompt.untold.ids) if self.reads == "text" and prompt.asked is None else []
 
     def _embed(self, draft: Draft) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
         """Embeddings [B, m, d_lm] of what is read, their mask, and where each continuation starts (below 0: cut)."""

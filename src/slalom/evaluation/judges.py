@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone import weights
 from slalom.backbone.model import best_device, load_parts
+from slalom.backbone.vocabulary import text_reader
 from slalom.constraints.loading import card, read_classifier
 from slalom.errors import SlalomError
 from slalom.evaluation.tasks import Reads
@@ -69,7 +70,7 @@ class ClassifierJudge:
         values: list[float | None] = [None] * len(texts)
         self.tokenizer.truncation_side = "left"
         for some in by_length(texts):
-            encoded = self.tokenizer(
+            encoded = text_reader(self.tokenizer, texts)(
                 [texts[i] for i in some], padding=True, truncation=True, max_length=512, return_tensors="pt"
             )
             logits = self.model(**encoded.to(self.model.device)).logits
@@ -119,7 +120,7 @@ class PerplexityJudge:
 
     def _perplexities(self, texts: list[str], starts: list[int]) -> list[float | None]:
         """Of each text, over its tokens that end beyond `start`."""
-        encoded = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = text_reader(self.tokenizer, texts)(texts, add_special_tokens=False, return_offsets_mapping=True)
         rows = [[self.tokenizer.bos_token_id, *ids] for ids in encoded["input_ids"]]
         longest = max(map(len, rows))
         ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], device=self.model.device)  # [B, m]

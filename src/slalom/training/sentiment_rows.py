@@ -1,9 +1,10 @@
 """Public data sets to the rows that the three-class sentiment guide, and its judge, are trained and measured on.
 
-    python -m slalom.training.sentiment_rows DATA_FOLDER OUT_FOLDER
+    python -m slalom.training.sentiment_rows DATA_FOLDER data/drafts_rated.jsonl.gz OUT_FOLDER
 
-writes guide.jsonl.gz and judge.jsonl.gz. The two share no source of labelled sentences, no collection of neutral ones,
-and no prompt of the LM's drafts, so that the judge has seen nothing the guide learned from.
+writes guide.jsonl.gz and judge.jsonl.gz. DATA_FOLDER holds sentiment3, general_text and drafts_read; the second file is
+more drafts of the LM, rated in the same way (data/README.md). The two share no source of labelled sentences, no
+collection of neutral ones, and no prompt of the LM's drafts, so that the judge has seen nothing the guide learned from.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NEGATIVE, NEUTRAL, POSITIVE = 0, 1, 2
-DRAFT_COPIES = 6  # drafts are few and nearest to what is judged
+DRAFT_COPIES = 4  # drafts are few and nearest to what is judged
 CALIBRATION = 6  # of so many prompts of drafts, one is kept for the temperature
 
 
@@ -33,15 +34,16 @@ class Side(NamedTuple):
 
 
 SIDES = {
-    "guide": Side(("sst5", "goemotions"), ("boolq-wikipedia",), 6000, 6000),
+    "guide": Side(("sst5", "goemotions"), ("boolq-wikipedia",), 4000, 5000),
     "judge": Side(("tweeteval", "customer-reviews"), ("wikitext103-valid-tokens", "brown"), 4000, 3000),
 }
 
 
-def rows_of(name: str, data: Path) -> list[dict[str, Any]]:
+def rows_of(name: str, data: Path, rated: Path) -> list[dict[str, Any]]:
     """All rows of the guide or the judge, each with text, label, source and split."""
     side, rng = SIDES[name], random.Random(0)
-    rows = [*labelled(data, side, rng), *neutral(data, side, rng), *drafts(data, name)]
+    rated_drafts = [data / "drafts_read.jsonl.gz", rated]
+    rows = [*labelled(data, side, rng), *neutral(data, side, rng), *drafts(rated_drafts, name)]
     rng.shuffle(rows)
     return rows
 
@@ -93,16 +95,16 @@ def clean(text: str) -> str:
     return re.sub(r" ([,.;:!?)'])", r"\1", text).replace("( ", "(")
 
 
-def drafts(data: Path, name: str) -> Iterator[dict[str, Any]]:
+def drafts(files: list[Path], name: str) -> Iterator[dict[str, Any]]:
     """The LM's drafts as readers rated them: the guide has two of three training prompts, the judge the third.
 
     Of the prompts one has, some are kept for its temperature; the dev part is for measuring alone.
     """
-    for row in read(data / "drafts_read.jsonl.gz"):
+    for row in [row for file in files for row in read(file)]:
         out = {
             "text": row["prompt"] + row["text"],
             "label": NEUTRAL + (row["sentiment"] > 0) - (row["sentiment"] < 0),
-            "source": "drafts",
+            "source": "drafts as read",
         }
         number = int(hashlib.sha256(row["prompt"].encode()).hexdigest(), 16)
         if row["split"] != "train":
@@ -122,11 +124,13 @@ def read(path: Path) -> Iterable[dict[str, Any]]:
 
 def main() -> None:
     """Write both files."""
-    data, out = map(Path, sys.argv[1:3])
+    if len(sys.argv) != 4:
+        sys.exit("usage: python -m slalom.training.sentiment_rows DATA_FOLDER DRAFTS_RATED OUT_FOLDER")
+    data, rated, out = map(Path, sys.argv[1:])
     out.mkdir(parents=True, exist_ok=True)
     for name in SIDES:
         with gzip.open(out / f"{name}.jsonl.gz", "wt", encoding="utf-8") as lines:
-            lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(name, data))
+            lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(name, data, rated))
 
 
 if __name__ == "__main__":
