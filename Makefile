@@ -3,13 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-other-precision lint format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/slalom generate "The pizza" --sentiment negative --compare
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
+
+# The real models in the precision that is not this CPU's own: it is somebody else's default.
+test-other-precision: $(VENV)/.installed-dev
+	SLALOM_DTYPE=$$($(BIN)/slalom doctor --json | $(BIN)/python -c \
+	  "import json, sys; print({'float32': 'bfloat16'}.get(json.load(sys.stdin)['precision'], 'float32'))") \
+	  $(BIN)/python -m pytest -m real
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part
 from slalom.constraints.encoder import EncoderConstraint, Reads
-from slalom.constraints.loading import load_classifier
+from slalom.constraints.loading import card, load_classifier, located
 from slalom.errors import SlalomError
 from slalom.types import Draft
 
@@ -54,6 +54,7 @@ class Classifier(EncoderConstraint, MarginConstraint):
         description: str | None = None,
     ) -> None:
         if isinstance(model, str):
+            self.sure = sure_degree(model)
             model, tokenizer = load_classifier(model)
         elif tokenizer is None:
             raise SlalomError("a classifier given as a model object needs its tokenizer too")
@@ -65,6 +66,13 @@ class Classifier(EncoderConstraint, MarginConstraint):
 
     def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         return margin(self.model(**encoded).logits, self.label)
+
+
+def sure_degree(source: str) -> float:
+    """The probability from which on a classifier can be trusted: that on its card, if it was calibrated."""
+    folder = located(source)
+    said = card(folder).get("sure") if (folder / "card.json").is_file() else None
+    return said or Constraint.sure
 
 
 def margin(logits: torch.Tensor, label: int) -> torch.Tensor:

@@ -59,6 +59,7 @@ class Constraint(ABC):
     """Something a text can be more or less. Subclasses give a name and the four abstract methods."""
 
     name: str
+    sure: float = 0.98  # the degree at which a text is taken to fulfil the wish, and a search may end
 
     @abstractmethod
     def score(self, draft: Draft) -> torch.Tensor:
@@ -141,6 +142,7 @@ class WeightedSum(Constraint):
 
     def __init__(self, terms: list[tuple[float, Constraint]]) -> None:
         self._terms = terms
+        self.sure = min(part.sure for _, part in terms)
         self.name = " + ".join(part.name if weight == 1 else f"{weight:g} * {part.name}" for weight, part in terms)
 
     def terms(self) -> list[tuple[float, Constraint]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slalom.constraints.classifier import Classifier
 
 DESCRIPTIONS = {
-    "negative": "has a clearly negative, unhappy and complaining tone",
+    "negative": "expresses strong disappointment and frustration",
     "neutral": "has a neutral, matter-of-fact tone",
     "positive": "has a clearly positive, happy and enthusiastic tone",
 }

@@ -89,12 +89,13 @@ class DAB:
         keywords = all(isinstance(part, Keywords) for part in parts)
         one = len(parts) == 1 and not keywords
         ours = cls() if one else cls(enough=3.0, fluency=1.5)
-        steps, stop = 40 if one else 60, Stop(0.98 if one else 0.95, fluent=1.3, patience=12)
+        sure = constraint.sure if one else min(constraint.sure, 0.95)
+        steps, stop = 40 if one else 60, Stop(sure, fluent=1.3, patience=12)
         return {
             "default": Preset(ours, steps, stop, "joint"),
-            # goes on until f is quite sure: other judges agree more often, for two to four times as many drafts
+            # goes on until f is twice as sure, and moves more freely: more drafts, for wishes the LM resists
             "thorough": Preset(
-                replace(ours, enough=7.0, lm_weight=0.5), steps, Stop(0.999, fluent=1.3, patience=12), "joint"
+                replace(ours, enough=7.0, lm_weight=0.5), steps, Stop((1 + sure) / 2, fluent=1.3, patience=12), "joint"
             ),
             "paper": Preset(replace(PAPER, weight=1.4), steps=200) if keywords else Preset(PAPER, steps=20),
         }

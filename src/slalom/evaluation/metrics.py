@@ -303,7 +303,8 @@ def fulfilled(one: Scored) -> float | None:
     met: list[float | None] = []
     for part in one.parts:
         if part["kind"] == "sentiment":
-            met.append(as_wished(one))
+            two_class = sentiment(one)  # the judges of runs made before there was one that knows neutral
+            met.append(as_wished(one) if "sentiment" in one.scores or two_class is None else float(two_class > 0.5))
         elif part["kind"] == "toxicity":
             value = is_toxic(one)
             met.append(None if value is None else 1 - value)

@@ -105,7 +105,7 @@ def train_classifier(
         if step < total:
             save(model, out)
             say(json.dumps(evaluate(model, data, recipe, most=300).accuracy))
-    temperature = calibrate(model, data, recipe)
+    calibration = calibrate(model, data, recipe)
     measured = evaluate(model, data, recipe)
     card: dict[str, Any] = {
         "what": f"{'/'.join(recipe.labels)} classifier on {recipe.body}"
@@ -120,7 +120,8 @@ def train_classifier(
             name: value for name, value in asdict(recipe).items() if name not in ("labels", "body", "lm", "start")
         },
         "minutes": round((time.time() - started) / 60, 1),
-        "temperature": temperature,
+        "temperature": calibration and calibration.temperature,
+        "sure": calibration and calibration.sure,
         "accuracy": measured.accuracy,
         "calibration_error": measured.calibration_error,
     }
@@ -205,8 +206,19 @@ def batches_of(
     return batches(encoded, [row.label for row in rows], recipe.batch, rng)
 
 
+class Calibration(NamedTuple):
+    """What the calibration rows say of a classifier."""
+
+    temperature: float  # its head was divided by
+    sure: float  # the least probability from which on its verdicts are right 19 times of 20
+
+
+RIGHT = 0.95  # of the verdicts that a classifier is sure of
+FEW = 20  # verdicts are too few to tell
+
+
 @torch.inference_mode()
-def calibrate(model: Model, data: list[Path], recipe: ClassifierRecipe) -> float | None:
+def calibrate(model: Model, data: list[Path], recipe: ClassifierRecipe) -> Calibration | None:
     """Divide the head by the temperature that makes the calibration rows likeliest; none where there are no such rows.
 
     Afterwards the classifier's own probabilities are calibrated: nobody who loads it needs to know the temperature.
@@ -222,7 +234,18 @@ def calibrate(model: Model, data: list[Path], recipe: ClassifierRecipe) -> float
     last = [module for module in heads if isinstance(module, torch.nn.Linear)][-1]
     last.weight.div_(temperature)
     last.bias.div_(temperature)
-    return round(temperature, 3)
+    return Calibration(round(temperature, 3), sure_from((logits / temperature).softmax(-1), true))
+
+
+def sure_from(probabilities: torch.Tensor, true: torch.Tensor) -> float:
+    """The least probability from which on verdicts [rows, classes] are right often enough; 0.99 if none is."""
+    confidence, predicted = probabilities.max(-1)
+    right = (predicted == true).float()
+    for percent in range(50, 99):
+        above = confidence >= percent / 100
+        if above.sum() >= FEW and right[above].mean() >= RIGHT:
+            return percent / 100
+    return 0.99
 
 
 class Measured(NamedTuple):

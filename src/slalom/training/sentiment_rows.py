@@ -34,7 +34,7 @@ class Side(NamedTuple):
 
 
 SIDES = {
-    "guide": Side(("sst5", "goemotions"), ("boolq-wikipedia",), 4000, 5000),
+    "guide": Side(("sst5", "goemotions"), ("boolq-wikipedia",), 3500, 3000),
     "judge": Side(("tweeteval", "customer-reviews"), ("wikitext103-valid-tokens", "brown"), 4000, 3000),
 }
 
