@@ -19,13 +19,18 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parent.parent
 
 
-def test_a_prompt_is_steered_both_ways_and_stays_fluent(default_lm: slalom.SteerableModel) -> None:
+@pytest.mark.parametrize("tell", [True, False], ids=["told", "untold"])
+def test_a_prompt_is_steered_both_ways_and_stays_fluent(default_lm: slalom.SteerableModel, tell: bool) -> None:
+    texts = set()
     for label in ("positive", "negative"):
-        (row,) = default_lm.steer("The pizza", slalom.Sentiment(label), seed=1).rows
-        assert row.constraints[0].probability > 0.9
+        wish = slalom.Sentiment(label)
+        (row,) = default_lm.steer("The noodles", wish, tell=tell, compare=True, steps=20).rows
+        assert row.constraints[0].probability > (wish.sure if tell else 0.5)
         assert row.satisfied
-        assert row.perplexity < 20
-        assert row.text != row.unsteered
+        assert row.perplexity < 30
+        assert ("Write a short text" in (row.told or "")) == tell
+        texts |= {row.text, row.unsteered}
+    assert len(texts) == 3
 
 
 def test_a_keyword_really_appears(default_lm: slalom.SteerableModel) -> None:
@@ -43,7 +48,8 @@ def test_same_seed_same_text_alone_or_in_a_batch(default_lm: slalom.SteerableMod
 
 
 def test_weight_zero_is_the_lms_own_text(default_lm: slalom.SteerableModel) -> None:
-    out = default_lm.steer("The chicken", slalom.Sentiment("positive"), strength=0, steps=3, length=10)
+    wish = slalom.Sentiment("positive")
+    out = default_lm.steer("The chicken", wish, strength=0, steps=3, length=10, tell=False, compare=True)
     assert out.texts[0] == out.rows[0].unsteered
     ids = default_lm.tokenizer("The chicken", return_tensors="pt")
     banned = [[token] for token in default_lm.vocabulary.banned_fixed.nonzero()[:, 0].tolist()]
@@ -56,7 +62,8 @@ def test_weight_zero_is_the_lms_own_text(default_lm: slalom.SteerableModel) -> N
 def test_the_reported_perplexity_is_the_lms(default_lm: slalom.SteerableModel) -> None:
     out = default_lm.steer("The road", slalom.Keywords(["bridge"]), steps=2, length=10)
     draft = draft_of(default_lm, [("The road", out.texts[0])])
-    assert out.rows[0].perplexity == pytest.approx(math.exp(-draft.log_probs.mean().item()), rel=1e-3)
+    close = 1e-3 if default_lm.dtype == torch.float32 else 0.05  # bfloat16 has eight bits
+    assert out.rows[0].perplexity == pytest.approx(math.exp(-draft.log_probs.mean().item()), rel=close)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +83,13 @@ def test_the_shipped_classifier_knows_good_from_bad(default_lm: slalom.Steerable
 
         judged = classifier(name, label).judge(draft)
         assert judged.degree.item() > 0.5
+
+
+@pytest.mark.parametrize("text", ["The lake is about twenty-five miles long.", "The meeting is on Tuesday at noon."])
+def test_the_shipped_classifier_knows_neutral(default_lm: slalom.SteerableModel, text: str) -> None:
+    first = text.split()[0]
+    draft = draft_of(default_lm, [(first, text[len(first) :])])
+    assert slalom.Sentiment("neutral").judge(draft).degree.item() > 0.5
 
 
 def test_toxicity_is_that_of_the_continuation_whatever_the_prompt_says(default_lm: slalom.SteerableModel) -> None:
@@ -133,7 +147,7 @@ def test_steering_works_inside_generate(default_lm: slalom.SteerableModel) -> No
         prompt, added = default_lm.encode("The movie", 12), tokens[:, start:]
         draft = default_lm.draft([prompt], added, torch.tensor([12]), torch.zeros(1, 12))
         odds[label] = wish.judge(draft).degree.item()
-    assert min(odds.values()) > 0.9
+    assert min(odds.values()) > 0.5  # a plain text of the LM cannot be both
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("[0-9]*.py")), ids=lambda path: path.name)
@@ -145,9 +159,10 @@ def test_an_example_runs(example: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_the_openvino_engine_steers_the_default_model() -> None:
     lm = slalom.load(engine="openvino")
-    (row,) = lm.steer("The pizza", slalom.Sentiment("negative"), seed=1).rows
-    assert row.constraints[0].probability > 0.9
-    assert row.perplexity < 20
+    assert lm.engine.name == "openvino"
+    (row,) = lm.steer("The noodles", slalom.Sentiment("negative"), steps=20).rows
+    assert row.satisfied
+    assert row.perplexity < 30
 
 
 def test_the_command_answers(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import MPNetConfig, MPNetModel
 from slalom.backbone import weights
 from slalom.constraints.loading import load_classifier
 from slalom.errors import SlalomError
-from slalom.training.classifier import ClassifierRecipe, build, calibration_error, matthews, train_classifier
+from slalom.training.classifier import ClassifierRecipe, build, calibration_error, matthews, sure_from, train_classifier
 from tests.conftest import word_piece_tokenizer
 
 TEXTS = {0: ["the food was bad", "the rain was cold", "an awful day"], 1: ["the soup was good", "a lovely day"]}
@@ -119,6 +119,14 @@ def test_the_temperature_is_part_of_the_saved_head_and_its_rows_are_not_measured
     assert card["temperature"] == pytest.approx(5.01, abs=0.02)
     assert card["accuracy"] == plain_card["accuracy"]
     assert torch.allclose(cooled * card["temperature"], plain, atol=0.05)  # type: ignore[operator]
+
+
+def test_a_verdict_is_sure_from_where_it_is_right_19_times_of_20() -> None:
+    probabilities = torch.cat([torch.full((20,), 0.6), torch.full((40,), 0.8)])
+    right = torch.cat([torch.arange(20) < 10, torch.arange(40) < 39])
+    assert sure_from(probabilities, right) == 0.61  # below that, ten more are wrong
+    assert sure_from(probabilities, torch.zeros(60, dtype=torch.bool)) == 0.99
+    assert sure_from(probabilities[-10:], right[-10:]) == 0.99  # too few to tell
 
 
 def test_the_calibration_error_is_how_far_confidence_is_from_accuracy() -> None:

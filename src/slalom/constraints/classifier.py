@@ -53,8 +53,8 @@ class Classifier(EncoderConstraint, MarginConstraint):
         reads: Reads = "text",
         description: str | None = None,
     ) -> None:
+        source = model if isinstance(model, str) else None
         if isinstance(model, str):
-            self.sure = sure_degree(model)
             model, tokenizer = load_classifier(model)
         elif tokenizer is None:
             raise SlalomError("a classifier given as a model object needs its tokenizer too")
@@ -63,16 +63,18 @@ class Classifier(EncoderConstraint, MarginConstraint):
         self.label_name = str(model.config.id2label[self.label])
         self.name = name or f"classifier:{self.label_name}"
         self.description = description
+        if source is not None:
+            self.sure = sure_degree(source, self.label_name)
 
     def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         return margin(self.model(**encoded).logits, self.label)
 
 
-def sure_degree(source: str) -> float:
-    """The probability from which on a classifier can be trusted: that on its card, if it was calibrated."""
+def sure_degree(source: str, label: str) -> float:
+    """The probability from which on a classifier's verdict can be trusted: that on its card, if it was calibrated."""
     folder = located(source)
     said = card(folder).get("sure") if (folder / "card.json").is_file() else None
-    return said or Constraint.sure
+    return float(said[label]) if said else Constraint.sure
 
 
 def margin(logits: torch.Tensor, label: int) -> torch.Tensor:

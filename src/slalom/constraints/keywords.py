@@ -78,7 +78,7 @@ class Keywords(Constraint):
     def describe(self, likeliest: Likeliest = min) -> str:
         """One word, or all of them."""
         named = [likeliest(self.words)] if self.mode == "any" else self.words
-        return f"mentions {' and '.join(named)}"
+        return f"has to do with {' and '.join(named)}"
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """The first tokens of the keywords."""

@@ -123,8 +123,9 @@ def efficiency(run: Run, measured: list[Record]) -> list[Block]:
         Table(
             ["sampler", "n·s/t", "of all rows"],
             speed,
-            "Tokens per second: length * steps / time, and that times the rows decoded together. Every draft is credited "
-            "with all its tokens; dab's default decodes only those after its move. Smaller: the paper's, on its machine.",
+            "Tokens per second: length * steps / time, and that times the rows decoded together. Every draft is "
+            "credited with all its tokens; dab's default decodes only those after its move. Smaller: the paper's, on "
+            "its machine.",
         ),
         Table(
             ["operation", *columns],

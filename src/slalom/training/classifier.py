@@ -210,7 +210,7 @@ class Calibration(NamedTuple):
     """What the calibration rows say of a classifier."""
 
     temperature: float  # its head was divided by
-    sure: float  # the least probability from which on its verdicts are right 19 times of 20
+    sure: dict[str, float]  # a label → the least probability from which on that verdict is right 19 times of 20
 
 
 RIGHT = 0.95  # of the verdicts that a classifier is sure of
@@ -234,16 +234,16 @@ def calibrate(model: Model, data: list[Path], recipe: ClassifierRecipe) -> Calib
     last = [module for module in heads if isinstance(module, torch.nn.Linear)][-1]
     last.weight.div_(temperature)
     last.bias.div_(temperature)
-    return Calibration(round(temperature, 3), sure_from((logits / temperature).softmax(-1), true))
+    probabilities = (logits / temperature).softmax(-1)
+    sure = {name: sure_from(probabilities[:, label], true == label) for label, name in enumerate(recipe.labels)}
+    return Calibration(round(temperature, 3), sure)
 
 
-def sure_from(probabilities: torch.Tensor, true: torch.Tensor) -> float:
-    """The least probability from which on verdicts [rows, classes] are right often enough; 0.99 if none is."""
-    confidence, predicted = probabilities.max(-1)
-    right = (predicted == true).float()
+def sure_from(probabilities: torch.Tensor, right: torch.Tensor) -> float:
+    """The least probability of a label [rows] from which on it is right (bool [rows]) often enough; 0.99 if none is."""
     for percent in range(50, 99):
-        above = confidence >= percent / 100
-        if above.sum() >= FEW and right[above].mean() >= RIGHT:
+        above = probabilities >= percent / 100
+        if above.sum() >= FEW and right[above].float().mean() >= RIGHT:
             return percent / 100
     return 0.99
 
