@@ -37,7 +37,7 @@ def test_a_template_without_system_messages_is_told_in_the_users_turn() -> None:
     lm = tiny_lm("llama-tied", positions=256)
     lm.tokenizer.chat_template = NO_SYSTEM
     written = lm.tokenizer.decode(lm.tell(lm.encode("we", 4), "Write a sad text.", 4).ids)
-    assert written.startswith("[user]You are a")
+    assert written.startswith("[user]You write natural")
     assert written.endswith("Write a sad text. Begin with: we<eos>[assistant]we")
     messages = [{"role": "user", "content": "the soup"}]
     written = lm.tokenizer.decode(lm.tell_chat(lm.encode_chat(messages, 4), messages, "Be sad.", 4).ids)

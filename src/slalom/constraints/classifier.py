@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part
+from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part, first
 from slalom.constraints.encoder import EncoderConstraint, Reads
 from slalom.constraints.loading import card, load_classifier, located
 from slalom.errors import SlalomError
@@ -18,7 +18,7 @@ class MarginConstraint(Constraint):
     label_name: str  # as the classifier spells it
     description: str | None = None  # the label in words that go on from "a text that", for the LM to be told
 
-    def describe(self, likeliest: Likeliest = min) -> str | None:
+    def describe(self, likeliest: Likeliest = first) -> str | None:
         """What was given: a label's own name seldom says what it means."""
         return self.description
 

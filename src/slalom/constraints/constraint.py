@@ -55,6 +55,11 @@ class Judgement(NamedTuple):
 Likeliest = Callable[[list[str]], str]  # words → the one the LM finds likeliest after the prompt at hand
 
 
+def first(words: list[str]) -> str:
+    """The word named first: a choice without an LM."""
+    return words[0]
+
+
 class Constraint(ABC):
     """Something a text can be more or less. Subclasses give a name and the four abstract methods."""
 
@@ -80,7 +85,7 @@ class Constraint(ABC):
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """Whether the text fulfils the wish: bool [B]."""
 
-    def describe(self, likeliest: Likeliest = min) -> str | None:
+    def describe(self, likeliest: Likeliest = first) -> str | None:
         """The wish in words that go on from "a text that", as an instruct LM understands them; none if there are none.
 
         Where any of several words would do, the `likeliest` is named: a choice between words leaks into the text.
@@ -161,7 +166,7 @@ class WeightedSum(Constraint):
         """The weighted sum of the parts' relaxed scores."""
         return torch.stack([weight * part.relaxed_score(relaxed) for weight, part in self._terms]).sum(0)
 
-    def describe(self, likeliest: Likeliest = min) -> str | None:
+    def describe(self, likeliest: Likeliest = first) -> str | None:
         """What the parts say of themselves, joined; what is not wished for is not mentioned."""
         said = [part.describe(likeliest) for weight, part in self._terms if weight > 0]
         return " and ".join(words for words in said if words) or None

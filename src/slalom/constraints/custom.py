@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part
+from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part, first
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 
@@ -34,7 +34,7 @@ class Custom(Constraint):
         pairs = zip(draft.prompts, draft.texts, strict=True)
         return torch.tensor([self._number(prompt.text, text) for prompt, text in pairs], device=draft.tokens.device)
 
-    def describe(self, likeliest: Likeliest = min) -> str | None:
+    def describe(self, likeliest: Likeliest = first) -> str | None:
         """What was given."""
         return self.description
 

@@ -10,7 +10,7 @@ import torch
 
 from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint, Likeliest
+from slalom.constraints.constraint import Constraint, Likeliest, first
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
@@ -75,7 +75,7 @@ class Keywords(Constraint):
         enough = any if self.mode == "any" else all
         return torch.tensor([enough(row) for row in self._found(draft)], device=draft.tokens.device)
 
-    def describe(self, likeliest: Likeliest = min) -> str:
+    def describe(self, likeliest: Likeliest = first) -> str:
         """One word, or all of them."""
         named = [likeliest(self.words)] if self.mode == "any" else self.words
         return f"has to do with {' and '.join(named)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.constraints.constraint import Likeliest
+from slalom.constraints.constraint import Likeliest, first
 from slalom.constraints.encoder import EncoderConstraint, Reads
 from slalom.constraints.loading import load_encoder
 from slalom.errors import SlalomError
@@ -44,7 +44,7 @@ class Similar(EncoderConstraint):
         with torch.no_grad():
             self._wished = self._embed(self._encode([text], model.device).inputs)  # [1, d]
 
-    def describe(self, likeliest: Likeliest = min) -> str:
+    def describe(self, likeliest: Likeliest = first) -> str:
         """What it should be like."""
         return f"means much the same as: {self.text.strip().rstrip('.')}"
 

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint, Likeliest
+from slalom.constraints.constraint import Constraint, Likeliest, first
 from slalom.constraints.keywords import SCALE, Keywords
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
@@ -69,7 +69,7 @@ class Topic(Constraint):
         """Whether a word of the topic, or a token near enough, stands in the continuation."""
         return self.keywords.satisfied(draft) | (self._at(draft) == 1).any(-1)
 
-    def describe(self, likeliest: Likeliest = min) -> str:
+    def describe(self, likeliest: Likeliest = first) -> str:
         """The topic by its name, or the likeliest of its words."""
         return f"is about {self.about or likeliest(self.keywords.words)}"
 

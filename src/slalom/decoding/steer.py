@@ -30,6 +30,7 @@ from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt
 
 BATCH = 32  # rows decoded together
+TOGETHER = 8  # texts read whole in one pass: logits of all their positions take memory
 LENGTH, CHAT_LENGTH = 20, 128  # new tokens, unless said
 DRAW = 0  # names the random numbers of sampled rollouts
 
@@ -173,7 +174,8 @@ class SteerableModel(LanguageModel):
         owns: Sequence[Draft | None] = [None] * len(rows)
         if compare:
             owns = own_texts(self, rows, constraint, limits, settings)
-        texts = [_text(self, *one) for one in zip(rows, finished, owns, strict=True)]
+        perplexities = untold_perplexities(self, rows, finished)
+        texts = [_text(*one) for one in zip(rows, finished, perplexities, owns, strict=True)]
         return Steered(texts, seconds, tokens / max(seconds, 1e-9), settings.sampler.name, self.name, self.engine.name)
 
     def _encoded(
@@ -377,13 +379,25 @@ def own_texts(
     return [one.best.draft for one in steer_rows(lm, untold, constraint, limits, alone)[0]]
 
 
-def _text(lm: LanguageModel, row: Row, finished: Finished, own: Draft | None) -> Text:
+def untold_perplexities(lm: LanguageModel, rows: list[Row], finished: list[Finished]) -> list[float]:
+    """Each text's perplexity under the LM told nothing; where it was told something, it reads the text again."""
+    drafts = [one.best.draft for one in finished]
+    values = [draft.perplexity.item() for draft in drafts]
+    told = [number for number, row in enumerate(rows) if row.told is not None]
+    for start in range(0, len(told), TOGETHER):
+        some = told[start : start + TOGETHER]
+        fields = ([getattr(drafts[number], name) for number in some] for name in ("tokens", "lengths", "log_probs"))
+        tokens, lengths, log_probs = map(torch.cat, fields)
+        ended = torch.cat([drafts[number].ended for number in some])
+        untold = lm.draft([rows[number].prompt.untold for number in some], tokens, lengths, log_probs, ended)
+        read = untold._replace(log_probs=lm.log_probs(untold)).perplexity.tolist()
+        for number, value in zip(some, read, strict=True):
+            values[number] = value
+    return values
+
+
+def _text(row: Row, finished: Finished, perplexity: float, own: Draft | None) -> Text:
     best = finished.best
-    perplexity, told_perplexity = best.draft.perplexity.item(), None
-    if row.prompt.untold_ids is not None:
-        told_perplexity = perplexity
-        untold = best.draft._replace(prompts=[row.prompt.untold])
-        perplexity = untold._replace(log_probs=lm.log_probs(untold)).perplexity.item()
     wishes = [
         Wish(
             part.name,
@@ -400,7 +414,7 @@ def _text(lm: LanguageModel, row: Row, finished: Finished, own: Draft | None) ->
         satisfied=all(wish.satisfied for wish in wishes),
         score=best.judgement.score.item(),
         perplexity=perplexity,
-        told_perplexity=told_perplexity,
+        told_perplexity=None if row.told is None else best.draft.perplexity.item(),
         steps=finished.steps,
         seed=row.seed,
         told=row.told,
