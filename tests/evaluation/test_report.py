@@ -10,9 +10,10 @@ import pytest
 
 from slalom.evaluation import report
 from slalom.evaluation.document import Entry, Example, Paragraph, Table, html, markdown
-from slalom.evaluation.evaluate import compare
+from slalom.evaluation.evaluate import compare, is_told, sampler_and_preset
 from slalom.evaluation.harness import Cell
 from slalom.evaluation.metrics import Case, Values, estimate
+from slalom.evaluation.report import sampler_of
 from slalom.evaluation.summary import Row, rank, read_results
 from slalom.evaluation.tasks import Task, load_task
 from tests.evaluation import tiny
@@ -158,3 +159,10 @@ def test_speed_is_seconds_and_drafts_and_no_tokens_that_were_never_decoded(out: 
     text = (out / "report.md").read_text()
     assert "| sampler | seconds a text | drafts a text |\n" in text
     assert "tokens a second" not in text
+
+
+def test_the_command_of_a_report_names_what_was_told() -> None:
+    cells = [Cell("everyday", "dab", told=True), Cell("everyday", "dab", "paper"), Cell("everyday", "none", told=True)]
+    assert [sampler_of(cell) for cell in cells] == ["dab+told", "dab:paper", "none+told"]
+    assert [is_told(sampler_of(cell)) for cell in cells] == [True, False, True]
+    assert [sampler_and_preset(sampler_of(cell)) for cell in cells] == [(cell.sampler, cell.preset) for cell in cells]

@@ -107,7 +107,8 @@ def command_of(run: Run) -> str:
 
 def sampler_of(cell: Cell) -> str:
     """A sampler as it is named on the command line."""
-    return cell.sampler if cell.preset == "default" else f"{cell.sampler}:{cell.preset}"
+    preset = "" if cell.preset == "default" else f":{cell.preset}"
+    return f"{cell.sampler}{preset}{'+told' if cell.told else ''}"
 
 
 # One task
