@@ -19,18 +19,26 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("tell", [True, False], ids=["told", "untold"])
-def test_a_prompt_is_steered_both_ways_and_stays_fluent(default_lm: slalom.SteerableModel, tell: bool) -> None:
+def test_a_told_prompt_is_steered_both_ways_and_stays_fluent(default_lm: slalom.SteerableModel) -> None:
     texts = set()
     for label in ("positive", "negative"):
         wish = slalom.Sentiment(label)
-        (row,) = default_lm.steer("The noodles", wish, tell=tell, compare=True, steps=20).rows
-        assert row.constraints[0].probability > (wish.sure if tell else 0.5)
+        (row,) = default_lm.steer("The noodles", wish, compare=True, steps=20).rows
+        assert row.constraints[0].probability > wish.sure
         assert row.satisfied
         assert row.perplexity < 30
-        assert ("Write a short text" in (row.told or "")) == tell
+        assert row.told == f"Write a short text that {wish.describe()}."
         texts |= {row.text, row.unsteered}
     assert len(texts) == 3
+
+
+def test_steering_alone_makes_a_neutral_text_positive(default_lm: slalom.SteerableModel) -> None:
+    wish = slalom.Sentiment("positive")
+    (own,) = default_lm.steer("The noodles", wish, tell=False, sampler="none").rows
+    (row,) = default_lm.steer("The noodles", wish, tell=False, steps=12).rows
+    assert not own.satisfied
+    assert row.satisfied
+    assert row.perplexity < 30
 
 
 def test_a_keyword_really_appears(default_lm: slalom.SteerableModel) -> None:
