@@ -200,7 +200,9 @@ class SteerableModel(LanguageModel):
             return tell.strip()
         words = constraint.describe(functools.partial(self.likeliest, prompt))
         if words is None and tell is True:
-            raise SlalomError(f"there are no words for {constraint.name}; say what to tell the model yourself")
+            raise SlalomError(
+                f"there are no words for {constraint.name}; give a sentence to tell the model (--tell-as)"
+            )
         return None if words is None else instruction(words)
 
 
