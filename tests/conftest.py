@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from slalom.constraints.classifier import Classifier
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 
 CORPUS = [
     "the food was good and the soup was warm",

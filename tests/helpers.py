@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,9 +11,10 @@ from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Bias, Limits, Rollout, rollout
 from slalom.backbone.steering import Steers
 from slalom.constraints.constraint import Constraint
-from slalom.decoding.drawing import Drawing
-from slalom.decoding.randomness import Rng
-from slalom.decoding.sampler import Judge, Problem
+from slalom.decoding import scheduler
+from slalom.decoding.none import Unsteered
+from slalom.decoding.sampler import Preset, Problem, Request, Sampler, Stop
+from slalom.decoding.scheduler import Callback, Finished
 from slalom.training.steer import save
 from slalom.types import Draft, Relaxed
 
@@ -36,10 +38,33 @@ def problem_of(
     lm: LanguageModel, prompts: list[str], constraint: Constraint, length: int = 8, drawn: list[int] | None = None
 ) -> Problem:
     """One row a prompt; with seeds, its tokens are drawn."""
-    read = lm.read([lm.encode(prompt, length) for prompt in prompts])
     limits = Limits(length, forbidden=constraint.forbids(lm.vocabulary))
-    drawing = Drawing(1.0, 1.0, Rng.from_seeds(drawn, lm.device)) if drawn else None
-    return Problem(lm, read, torch.arange(len(prompts)), limits, constraint, Judge(constraint), drawing)
+    settings = Preset(Unsteered(), steps=1, temperature=1.0 if drawn else 0.0)
+    seeds = drawn or [0] * len(prompts)
+    rows = zip(prompts, seeds, strict=True)
+    return Problem.of(
+        lm, [Request(lm.encode(prompt, length), seed, constraint, limits, settings) for prompt, seed in rows]
+    )
+
+
+def decode(
+    problem: Problem,
+    sampler: Sampler,
+    seeds: list[int],
+    steps: int,
+    stop: Stop | None = None,
+    choice: str = "score",
+    callbacks: tuple[Callback, ...] = (),
+) -> list[Finished]:
+    """A problem's rows, each with a seed of its own, by a sampler."""
+    requests = [
+        request._replace(
+            seed=seed,
+            settings=replace(request.settings, sampler=sampler, steps=steps, stop=stop, choice=choice),
+        )
+        for request, seed in zip(problem.requests, seeds, strict=True)
+    ]
+    return scheduler.decode(problem.lm, requests, callbacks)
 
 
 def steer_folder(folder: Path, scale: float = 1.0, seed: int = 0, width: int = 16) -> Path:

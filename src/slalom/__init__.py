@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from slalom.api import SteerableModel, Steered, custom_generate, load
     from slalom.constraints import (
         Avoid,
         Classifier,
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
         Topic,
         Toxicity,
     )
-    from slalom.decoding import DAB
-    from slalom.decoding.steer import SteerableModel, Steered, custom_generate, load
+    from slalom.decoding import DAB, Climb
+    from slalom.decoding.scheduler import Scheduler
     from slalom.errors import SlalomError
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Avoid": "slalom.constraints",
     "Classifier": "slalom.constraints",
+    "Climb": "slalom.decoding",
     "Constraint": "slalom.constraints",
     "Custom": "slalom.constraints",
     "DAB": "slalom.decoding",
@@ -37,28 +39,31 @@ _HOMES = {
     "Keywords": "slalom.constraints",
     "Length": "slalom.constraints",
     "Regex": "slalom.constraints",
+    "Scheduler": "slalom.decoding.scheduler",
     "Sentiment": "slalom.constraints",
     "Similar": "slalom.constraints",
     "SlalomError": "slalom.errors",
-    "SteerableModel": "slalom.decoding.steer",
-    "Steered": "slalom.decoding.steer",
+    "SteerableModel": "slalom.api",
+    "Steered": "slalom.api",
     "TableClassifier": "slalom.constraints",
     "Topic": "slalom.constraints",
     "Toxicity": "slalom.constraints",
-    "custom_generate": "slalom.decoding.steer",
-    "load": "slalom.decoding.steer",
+    "custom_generate": "slalom.api",
+    "load": "slalom.api",
 }
 
 __all__ = [
     "DAB",
     "Avoid",
     "Classifier",
+    "Climb",
     "Constraint",
     "Custom",
     "EndsWithSentence",
     "Keywords",
     "Length",
     "Regex",
+    "Scheduler",
     "Sentiment",
     "Similar",
     "SlalomError",

@@ -18,17 +18,25 @@ class Tokens(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """What a row continues."""
+    """What a row continues: a prompt, and in a long text the blocks already written."""
 
     text: str  # read before the continuation by constraints; nothing in a chat, where the answer stands alone
     ids: tuple[int, ...]  # what the LM reads
     asked: str | None = None  # in a chat, the last thing said
     untold_ids: tuple[int, ...] | None = None  # what the LM would read if it were told nothing; none if it is not told
+    begun: str = ""  # the end of `text` that belongs to the continuation: its earlier blocks
+    begun_ids: tuple[int, ...] = ()  # those blocks' tokens, the last ones of `ids`
+    skipped: int = 0  # characters of `text` that a constraint on every block leaves out: whole earlier sentences
 
     @property
     def untold(self) -> Prompt:
         """The same without what the LM is told."""
-        return self if self.untold_ids is None else Prompt(self.text, self.untold_ids, self.asked)
+        return self if self.untold_ids is None else self._replace(ids=self.untold_ids, untold_ids=None)
+
+    @property
+    def begins(self) -> int:
+        """Where in `text` the continuation begins."""
+        return len(self.text) - len(self.begun)
 
 
 class Draft(NamedTuple):
@@ -73,6 +81,25 @@ class Draft(NamedTuple):
             torch.where(take, self.ended, other.ended),
         )
 
+    @property
+    def wholes(self) -> list[str]:
+        """The continuations with the blocks written before them."""
+        return [prompt.begun + text for prompt, text in zip(self.prompts, self.texts, strict=True)]
+
+    def join(self, other: Draft) -> Draft:
+        """The rows of both, the shorter of the two padded."""
+        n = max(self.tokens.shape[1], other.tokens.shape[1])
+        pad = self.vocabulary.pad
+        return Draft(
+            self.vocabulary,
+            self.prompts + other.prompts,
+            torch.cat([widened(own.tokens, n, pad) for own in (self, other)]),
+            torch.cat([self.lengths, other.lengths]),
+            self.texts + other.texts,
+            torch.cat([widened(own.log_probs, n) for own in (self, other)]),
+            torch.cat([self.ended, other.ended]),
+        )
+
     def select(self, rows: list[int] | torch.Tensor) -> Draft:
         """Only these rows, in this order."""
         chosen = torch.as_tensor(rows, device=self.tokens.device, dtype=torch.long)
@@ -94,3 +121,9 @@ class Relaxed(NamedTuple):
     vocabulary: Vocabulary
     prompts: list[Prompt]  # one a row
     mixtures: torch.Tensor  # [B, n, V], one-hot where a token is decided
+
+
+def widened(tensor: torch.Tensor, columns: int, filling: float = 0) -> torch.Tensor:
+    """A tensor [B, n, ...] with so many columns, the new ones filled."""
+    new = tensor.new_full((len(tensor), columns - tensor.shape[1], *tensor.shape[2:]), filling)
+    return torch.cat([tensor, new], dim=1)

@@ -7,7 +7,7 @@ import torch
 
 from slalom.backbone.ending import before_stop, ends_sentence, tokens_for, whole_sentences
 from slalom.backbone.rollout import Limits, finished
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.helpers import draft_of, unsteered
 
 

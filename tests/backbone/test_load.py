@@ -10,7 +10,7 @@ import torch
 import slalom
 from slalom.backbone import placement
 from slalom.backbone.model import load_parts
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 

@@ -7,7 +7,7 @@ import torch
 
 from slalom.backbone import model as backbone
 from slalom.backbone.model import best_dtype
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import SHAPES, tiny_lm
 from tests.helpers import push_at, unsteered
@@ -103,7 +103,7 @@ def test_candidates_start_with_the_token_itself_and_never_hold_specials(lm: Stee
 
 def test_a_candidate_that_stands_there_already_is_marked(llama: SteerableModel) -> None:
     read = llama.read([llama.encode("the food", 4)])
-    out = rollout(llama, read, torch.tensor([0]), Limits(4), top_k=6, extra=[300, 301])
+    out = rollout(llama, read, torch.tensor([0]), Limits(4), top_k=6, extra=[[300, 301]])
     for column in range(out.candidates.shape[-1]):
         earlier = (out.candidates[..., :column] == out.candidates[..., column : column + 1]).any(-1)
         assert (out.repeated[..., column] == earlier).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.conftest import byte_level_tokenizer
 
 TEXTS = [" good soup, didn't it?", " naïve café", " 42 years 😀 and 👩‍🚀 too", " 日本語 text", "!", "un-split"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.constraints.alignment import candidate_table, collect, pieces_of
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.conftest import byte_level_tokenizer, word_piece_tokenizer
 
 

@@ -9,7 +9,7 @@ from slalom.constraints.classifier import Classifier
 from slalom.decoding.dab import DAB
 from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.run import Report, decode
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, problem_of, unsteered
 

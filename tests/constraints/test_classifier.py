@@ -11,7 +11,7 @@ from transformers import RobertaConfig, RobertaForSequenceClassification, Robert
 from slalom.constraints import classifier as open_classifier
 from slalom.constraints.classifier import Classifier, margin
 from slalom.constraints.encoder import dot_products, replaced_embeddings, window
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 from tests.conftest import tiny_classifier, tiny_lm, word_piece_tokenizer

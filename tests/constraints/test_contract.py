@@ -11,7 +11,7 @@ from slalom.constraints import Avoid, Constraint, Custom, EndsWithSentence, Keyw
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.encoder import Reads
 from slalom.constraints.table_classifier import TableClassifier, TableEncoder
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.conftest import tiny_classifier
 from tests.helpers import draft_of, one_hots
 
@@ -113,8 +113,8 @@ def test_the_relaxed_score_is_differentiable_in_the_mixtures(llama: SteerableMod
 
 def test_an_outlook_is_one_number_a_row(llama: SteerableModel, constraint: Constraint) -> None:
     draft = draft_of(llama, same_length(llama, ROWS))
-    assert constraint.outlook(draft).shape == (3,)
-    assert torch.isfinite(constraint.outlook(draft)).all()
+    assert constraint.prefix_score(draft).shape == (3,)
+    assert torch.isfinite(constraint.prefix_score(draft)).all()
 
 
 def test_a_judgement_agrees_with_the_single_methods(llama: SteerableModel, constraint: Constraint) -> None:
@@ -147,7 +147,7 @@ def test_sums_score_as_their_parts_in_either_order(llama: SteerableModel) -> Non
             left.candidate_scores(draft, candidates), right.candidate_scores(draft, candidates), atol=1e-6
         )
     assert torch.allclose((a + 0.5 * b).score(draft), a.score(draft) + 0.5 * b.score(draft), atol=1e-6)
-    assert torch.allclose((a + 0.5 * b).outlook(draft), a.outlook(draft) + 0.5 * b.outlook(draft), atol=1e-6)
+    assert torch.allclose((a + 0.5 * b).prefix_score(draft), a.prefix_score(draft) + 0.5 * b.prefix_score(draft), atol=1e-6)
     assert (a + 0.5 * b).name == "classifier:good + 0.5 * keywords:any(soup, rain)"
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.constraints import Custom, Keywords
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of
 
@@ -37,7 +37,7 @@ def test_a_judgement_asks_the_function_once_a_row_and_an_outlook_never(llama: St
     draft = draft_of(llama, [("we", " ate"), ("they", " ate")])
     Custom(note).judge(draft)
     assert asked == [" ate", " ate"]
-    assert Custom(note).outlook(draft).tolist() == [0.0, 0.0]
+    assert Custom(note).prefix_score(draft).tolist() == [0.0, 0.0]
     assert len(asked) == 2
 
 

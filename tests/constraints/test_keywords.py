@@ -7,7 +7,7 @@ import torch
 
 from slalom.constraints import Keywords
 from slalom.constraints.keywords import SCALE
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots
 

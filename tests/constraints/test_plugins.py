@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slalom.constraints.plugins import GROUP, registered, registered_constraint
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.frontends.cli import app
 from slalom.frontends.specs import make_spec

@@ -7,7 +7,7 @@ import torch
 
 from slalom.backbone.ending import ends_sentence as ends
 from slalom.constraints import EndsWithSentence, Length
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots
 
@@ -39,8 +39,8 @@ def test_a_beginning_promises_nothing_and_a_text_of_the_full_length_its_score(ll
     draft = draft_of(llama, [("we", " ate the soup!")])
     n = draft.tokens.shape[1]
     half = llama.draft(draft.prompts, draft.tokens, torch.tensor([n - 1]), draft.log_probs)
-    assert EndsWithSentence().outlook(draft).tolist() == [4.0]
-    assert EndsWithSentence().outlook(half).tolist() == [0.0]
+    assert EndsWithSentence().prefix_score(draft).tolist() == [4.0]
+    assert EndsWithSentence().prefix_score(half).tolist() == [0.0]
 
 
 def test_steering_finds_a_draft_that_ends_with_a_sentence(lm: SteerableModel) -> None:

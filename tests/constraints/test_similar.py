@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.constraints import Similar
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_classifier
 from tests.constraints.test_contract import similar

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.decoding.bias import NORMS, RECENT, SCHEDULES, bias_vector, distances, geometry, prepare
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 
 
 def brute_distances(table: torch.Tensor, token: int) -> torch.Tensor:

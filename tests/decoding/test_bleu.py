@@ -8,7 +8,7 @@ import torch
 from slalom.constraints import Keywords
 from slalom.decoding.bleu import bleu
 from slalom.decoding.randomness import Rng
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 
 RNG = Rng.from_seeds([0, 1], torch.device("cpu"))
 

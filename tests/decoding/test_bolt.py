@@ -19,7 +19,7 @@ from slalom.decoding.drawing import Drawing
 from slalom.decoding.randomness import Rng
 from slalom.decoding.run import decode
 from slalom.decoding.sampler import Problem
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of, unsteered
 

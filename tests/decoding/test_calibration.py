@@ -10,7 +10,7 @@ from slalom.constraints.classifier import Classifier
 from slalom.decoding.calibration import Calibration, Trial, best_trial, calibrate, recorded_weight, remember
 from slalom.decoding.dab import DAB
 from slalom.decoding.presets import preset_for
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 
 

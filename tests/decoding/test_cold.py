@@ -14,7 +14,7 @@ from slalom.decoding.randomness import Rng
 from slalom.decoding.relaxation import entries_at
 from slalom.decoding.run import Report, decode
 from slalom.decoding.sampler import Problem
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of, unsteered
 

@@ -13,7 +13,7 @@ from slalom.decoding import SAMPLERS
 from slalom.decoding.lm_steer import LMSteer
 from slalom.decoding.run import decode
 from slalom.decoding.sampler import Sampler
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.helpers import problem_of, steer_folder
 
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]

@@ -16,7 +16,7 @@ from slalom.backbone import model as backbone
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 from tests.helpers import unsteered

@@ -16,7 +16,7 @@ from slalom.decoding.dab import DAB
 from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.randomness import Rng
 from slalom.decoding.run import Report, decode
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.types import Draft
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of, unsteered
@@ -108,14 +108,14 @@ def test_a_move_is_looked_at_once_and_the_texts_are_those_of_looking_anew(
     llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
-    outlook = good.outlook
+    prefix_score = good.prefix_score
 
     def counted(draft: Draft) -> torch.Tensor:
         nonlocal looks
         looks += len(draft.texts)
-        return outlook(draft)
+        return prefix_score(draft)
 
-    monkeypatch.setattr(good, "outlook", counted)
+    monkeypatch.setattr(good, "prefix_score", counted)
     problem, rng = problem_of(llama, ["the food", "we"], good), Rng.from_seeds([3, 4], torch.device("cpu"))
     written, counts = [], []
     for forget in (False, True):

@@ -8,7 +8,7 @@ from slalom.backbone.rollout import Limits, rollout
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.drawing import Drawing, nucleus
 from slalom.decoding.randomness import Rng
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 
 SEEDS = 20_000
 

@@ -16,7 +16,7 @@ from slalom.constraints.sentiment import Sentiment
 from slalom.decoding import lm_steer
 from slalom.decoding.lm_steer import LMSteer, load_steer
 from slalom.decoding.run import decode, latest
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_classifier, tiny_lm
 from tests.helpers import problem_of, steer_folder, unsteered

@@ -20,7 +20,7 @@ from slalom.decoding.mucola import (
 )
 from slalom.decoding.randomness import Rng
 from slalom.decoding.run import Report, decode
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import draft_of, problem_of, unsteered
 

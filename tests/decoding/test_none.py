@@ -5,7 +5,7 @@ from __future__ import annotations
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.none import Unsteered
 from slalom.decoding.run import decode
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.helpers import problem_of, unsteered
 
 

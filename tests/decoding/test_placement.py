@@ -11,7 +11,7 @@ import torch
 from slalom.backbone.engine import Memory, _with_room
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.types import Draft, Relaxed
 from tests.conftest import tiny_classifier, tiny_lm
 from tests.constraints.test_contract import CONSTRAINTS, ROWS, same_length
@@ -61,7 +61,7 @@ def test_every_constraint_answers_on_the_lms_device(name: str, monkeypatch: pyte
         relaxed = constraint.relaxed_score(relaxed_of(lm, draft, mixtures))
         (gradient,) = torch.autograd.grad(relaxed.sum(), mixtures)
         answers = [constraint.score(draft), constraint.candidate_scores(draft, candidates), gradient]
-        answers += [constraint.satisfied(draft), constraint.outlook(draft), constraint.missing(draft)]
+        answers += [constraint.satisfied(draft), constraint.prefix_score(draft), constraint.missing(draft)]
         assert {answer.device for answer in answers} == {lm.device}
 
 

@@ -11,7 +11,7 @@ from slalom.constraints.custom import Custom
 from slalom.decoding.dab import DAB
 from slalom.decoding.run import Report, Seen, by_score, choice, decode, jointly
 from slalom.decoding.sampler import Stop
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.helpers import draft_of, problem_of
 
 SAMPLER = DAB(weight=2.0, moves=0, top_k=20)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.constraints.classifier import Classifier
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import CORPUS, tiny_lm
 from tests.helpers import unsteered

@@ -8,7 +8,7 @@ import torch
 from slalom.constraints import Avoid, Custom, Keywords, Regex, Topic
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_classifier, tiny_lm
 

@@ -12,7 +12,7 @@ import torch
 from slalom.backbone.steering import steering
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.encoder import replaced_embeddings
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from tests.conftest import tiny_classifier, tiny_lm
 from tests.helpers import draft_of, steer_folder
 

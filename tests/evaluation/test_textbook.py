@@ -8,7 +8,7 @@ import pytest
 
 from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.randomness import Rng
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.evaluation.textbook import Textbook
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of

@@ -17,7 +17,7 @@ from slalom.decoding.drawing import Drawing
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.evaluation import evaluate as evaluation
 from slalom.evaluation.harness import Cell, Settings

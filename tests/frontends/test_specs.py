@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.frontends.cli import SETTINGS
 from slalom.frontends.specs import make_spec

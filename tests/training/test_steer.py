@@ -12,7 +12,7 @@ import torch
 
 from slalom.backbone.steering import hidden_size
 from slalom.decoding.lm_steer import load_steer
-from slalom.decoding.steer import SteerableModel
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.training.data import Batch, Row
 from slalom.training.steer import (

@@ -43,6 +43,24 @@ class Memory(NamedTuple):
                 tensor[left] = their[left]
         return self
 
+    def join(self, other: Memory, prompts: tuple[int, int]) -> Memory:
+        """The rows of both, whose prompts took so many columns each: padded before the prompts and after the texts."""
+        widest = max(prompts)
+        left = [widest - own for own in prompts]
+        columns = max(before + own.tensors[0].shape[2] for before, own in zip(left, (self, other), strict=True))
+        return Memory([_joined(pair, left, columns) for pair in zip(self.tensors, other.tensors, strict=True)])
+
+
+def _joined(pair: tuple[torch.Tensor, ...], left: list[int], columns: int) -> torch.Tensor:
+    """Tensors [_, heads, _, d] below one another, each so many columns from the left of a width they share."""
+    _, heads, _, width = pair[0].shape
+    both = pair[0].new_zeros(sum(map(len, pair)), heads, columns, width)
+    row = 0
+    for tensor, before in zip(pair, left, strict=True):
+        both[row : row + len(tensor), :, before : before + tensor.shape[2]] = tensor
+        row += len(tensor)
+    return both
+
 
 def _beside(rows: Rows, tensor: torch.Tensor) -> Rows:
     """An index on the device of what it is to index."""
@@ -59,6 +77,14 @@ class Prefix(NamedTuple):
     def select(self, rows: list[int] | torch.Tensor) -> Prefix:
         """Only these rows, in this order."""
         return Prefix(self.memory.select(rows), self.mask[rows], self.logits[rows])
+
+    def join(self, other: Prefix) -> Prefix:
+        """The prompts of both, padded on the left."""
+        both = (self, other)
+        columns = [own.mask.shape[1] for own in both]
+        masks = [torch.nn.functional.pad(own.mask, (max(columns) - own.mask.shape[1], 0)) for own in both]
+        memory = self.memory.join(other.memory, (columns[0], columns[1]))
+        return Prefix(memory, torch.cat(masks), torch.cat([self.logits, other.logits]))
 
 
 class Pass(Protocol):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from slalom.backbone.ending import before_stop, tokens_for, whole_sentences
 from slalom.types import Draft, Prompt
@@ -13,8 +14,10 @@ from slalom.types import Draft, Prompt
 if TYPE_CHECKING:
     from slalom.backbone.engine import Memory, Prefix
     from slalom.backbone.model import LanguageModel
+    from slalom.backbone.vocabulary import Vocabulary
 
 REPETITION_PENALTY = 1.2
+FREE = -1  # where a rollout may choose a token itself
 
 # A position, the rows at it [a] and their logits [a, V] → which of those rows are biased [b], and what to add [b, V].
 Bias = Callable[[int, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -29,16 +32,23 @@ class Prompts(NamedTuple):
     prompts: list[Prompt]
     prefix: Prefix
 
+    def select(self, rows: list[int]) -> Prompts:
+        """Only these, in this order."""
+        return Prompts([self.prompts[row] for row in rows], self.prefix.select(rows))
+
+    def join(self, other: Prompts) -> Prompts:
+        """Those of both."""
+        return Prompts(self.prompts + other.prompts, self.prefix.join(other.prefix))
+
 
 class Rollout(NamedTuple):
-    """A draft, and at every position its candidates: the token itself, extra ones asked for, the LM's k favourites."""
+    """A draft, and at every position its candidates: the token itself, the LM's k favourites, extra ones asked for."""
 
     draft: Draft
     memory: Memory  # the engine's, to go on from any position
     candidates: torch.Tensor  # [B, n, c]
     log_probs: torch.Tensor  # [B, n, c], the LM's before any bias
     repeated: torch.Tensor  # bool [B, n, c], a candidate that stands there already
-    unbiased: torch.Tensor  # [B, n], what would have been chosen without the bias
 
     def where(self, take: torch.Tensor, other: Rollout) -> Rollout:
         """This rollout's rows where `take` says so, bool [B], the other's elsewhere; its memory is reused for that."""
@@ -50,6 +60,25 @@ class Rollout(NamedTuple):
         """Only these rows, in this order."""
         return Rollout(self.draft.select(rows), self.memory.select(rows), *(tensor[rows] for tensor in self[2:]))
 
+    def join(self, other: Rollout, prompts: tuple[int, int]) -> Rollout:
+        """The rows of both, whose prompts took so many columns each."""
+        n, c = (max(own.candidates.shape[dim] for own in (self, other)) for dim in (1, 2))
+        return Rollout(
+            self.draft.join(other.draft),
+            self.memory.join(other.memory, prompts),
+            *(
+                torch.cat([per_candidate(tensor, n, c, filling) for tensor in pair])
+                for *pair, filling in zip(self[2:], other[2:], (0, 0, True), strict=True)
+            ),
+        )
+
+
+def per_candidate(tensor: torch.Tensor, n: int, c: int, filling: float) -> torch.Tensor:
+    """A tensor of candidates [B, _, _] with n positions and c candidates each, the new ones filled."""
+    wide = tensor.new_full((len(tensor), n, c), filling)
+    wide[:, : tensor.shape[1], : tensor.shape[2]] = tensor
+    return wide
+
 
 class Forbidden(NamedTuple):
     """What may never be written."""
@@ -59,7 +88,7 @@ class Forbidden(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """How far and under which rules a rollout goes; the same for every sampler."""
+    """How far and under which rules a row goes; the same for every sampler."""
 
     length: int
     free: bool = False  # free length: EOS ends a row, line breaks are allowed
@@ -70,10 +99,11 @@ class Limits(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """An earlier rollout, and the position from which each row is written anew."""
+    """An earlier rollout, which of its rows each row goes on from, and the position from which it is written anew."""
 
     origin: Rollout
     starts: torch.Tensor  # [B]
+    rows: torch.Tensor | None = None  # [B]; each its own if left out
 
 
 @torch.inference_mode()
@@ -81,60 +111,66 @@ def rollout(
     lm: LanguageModel,
     prompts: Prompts,
     rows: torch.Tensor,
-    limits: Limits,
+    limits: Limits | list[Limits],
     bias: Bias | None = None,
     top_k: int = 0,
-    extra: list[int] | None = None,
+    extra: list[list[int]] | None = None,
     resumed: Resumed | None = None,
     draw: Draw | None = None,
+    forced: torch.Tensor | None = None,
 ) -> Rollout:
-    """Continue prompt `rows[i]` in row i, greedily or as `draw` says, adding `bias` to the logits of each position."""
-    n, vocabulary = limits.length, lm.vocabulary
-    banned = vocabulary.banned_free if limits.free else vocabulary.banned_fixed
-    never = vocabulary.never_candidates
-    if limits.forbidden is not None:
-        never = never | limits.forbidden.tokens
-    asked = torch.tensor(extra or [], dtype=torch.long, device=rows.device)
-    eos = torch.tensor(vocabulary.eos, device=rows.device)
+    """Continue prompt `rows[i]` in row i, greedily or as `draw` says, adding `bias` to the logits of each position.
+
+    Limits are those of all rows, or a list of each row's own. `extra` are each row's own candidates, wanted at every
+    position. `forced` [B, n] are tokens to be written whatever the LM thinks, unless they would write something
+    forbidden; -1 leaves a position to the LM.
+    """
+    device, owners = rows.device, [prompts.prompts[row] for row in rows.tolist()]
+    listed = [limits] * len(rows) if isinstance(limits, Limits) else limits
+    asked = _padded(extra or [[]] * len(rows), device)
     if resumed is None:
-        order, starts = torch.arange(len(rows), device=rows.device), torch.zeros_like(rows)
-        out, memory = _blank(len(rows), n, 1 + len(asked) + top_k, vocabulary.pad, rows.device), None
+        order, starts = torch.arange(len(rows), device=device), torch.zeros_like(rows)
+        ends = torch.tensor([one.length for one in listed], device=device)
+        out, memory = _blank(ends, 1 + top_k + asked.shape[1], lm.vocabulary.pad), None
     else:
         order = resumed.starts.argsort(stable=True)  # so that the rows at a position are always the first ones
         starts = resumed.starts[order]
-        out, memory = _copy(resumed.origin, order, starts), resumed.origin.memory.select(order)
-
-    owners = [prompts.prompts[row] for row in rows.tolist()]
+        ends = torch.tensor([listed[row].length for row in order.tolist()], device=device)
+        source = order if resumed.rows is None else resumed.rows[order]
+        out, memory = _copy(resumed.origin, source, starts, ends), resumed.origin.memory.select(source)
+    rules = _Rules.of(lm.vocabulary, [listed[row] for row in order.tolist()], [owners[row] for row in order.tolist()])
+    eos, asked = torch.tensor(lm.vocabulary.eos, device=device), asked[order]
+    n = out.tokens.shape[1]
 
     def choose(scores: torch.Tensor, which: torch.Tensor, i: int) -> torch.Tensor:
-        """The best token of some rows at position i, or the one drawn."""
+        """The best token of some rows at position i, or the one drawn, or the one forced."""
         if draw is not None:
             scores = draw(i, order[which], scores)
-        if limits.forbidden is None:
-            return scores.argmax(-1)
-        heads = [owners[row] for row in order[which].tolist()]
-        return best_allowed(scores, heads, out.tokens[which, :i].tolist(), limits.forbidden)
+        if forced is not None:
+            tokens = forced[order[which], i]
+            told = (tokens != FREE).nonzero()[:, 0]
+            scores = scores.index_put((told, tokens[told]), scores.new_tensor(torch.inf))
+        return rules.best(scores, which, out.tokens[:, :i])
 
     run = lm.engine.start(prompts.prefix, rows[order], n, memory)
     active = [int((starts <= i).sum()) for i in range(n)]  # rows written at each position
     for i in range(int(starts.min()) if len(starts) else n, n):
         a = active[i]
         logits = run.read(i - 1, out.tokens[:, i - 1], a) if i else prompts.prefix.logits[rows[order[:a]]]
-        scores = penalise(logits, out.tokens[:a, :i], limits.repetition_penalty).masked_fill(banned, -torch.inf)
-        chosen = choose(scores, torch.arange(a, device=rows.device), i)
-        out.unbiased[:a, i] = chosen
+        scores = rules.penalised(logits, out.tokens[:a, :i]).masked_fill(rules.banned[:a], -torch.inf)
+        chosen = choose(scores, torch.arange(a, device=device), i)
         if bias is not None:
             biased, vectors = bias(i, order[:a], logits)
             chosen[biased] = choose(scores[biased] + vectors, biased, i)
 
         lengths = out.lengths[:a]
-        ends = (lengths > i) & torch.isin(chosen, eos)
-        lengths[ends] = i
-        out.ended[:a] |= ends
+        ended = (lengths > i) & torch.isin(chosen, eos)
+        lengths[ended] = i
+        out.ended[:a] |= ended
         out.tokens[:a, i] = chosen
 
-        best = logits.masked_fill(never, -torch.inf).topk(top_k).indices
-        own = torch.cat([out.tokens[:a, i, None], asked.expand(a, -1), best], dim=-1)
+        best = logits.masked_fill(rules.never[:a], -torch.inf).topk(top_k).indices
+        own = torch.cat([out.tokens[:a, i, None], best, asked[:a].clamp(min=0)], dim=-1)
         out.candidates[:a, i] = own
         out.candidate_log_probs[:a, i] = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
         out.log_probs[:a, i] = out.candidate_log_probs[:a, i, 0]
@@ -142,12 +178,76 @@ def rollout(
             break
     back = order.argsort()
     written = (out.tokens[back], out.lengths[back], out.log_probs[back], out.ended[back])
-    draft = finished(lm, owners, *written, limits)
+    draft = finished(lm, owners, *written, listed)
     candidates = out.candidates[back]
     candidates[..., 0] = draft.tokens
-    again = repeated(candidates, 1 + len(asked))
+    again = repeated(candidates, top_k)
+    again[..., 1 + top_k :] |= (asked[back] < 0)[:, None]
     memory = run.memory if resumed is None else run.memory.reorder(back)
-    return Rollout(draft, memory, candidates, out.candidate_log_probs[back], again, out.unbiased[back])
+    return Rollout(draft, memory, candidates, out.candidate_log_probs[back], again)
+
+
+class _Rules(NamedTuple):
+    """What each row may write; the first of the rows are asked for at every position."""
+
+    limits: list[Limits]
+    prompts: list[Prompt]
+    banned: torch.Tensor  # bool [B, V], never written
+    never: torch.Tensor  # bool [B, V], never a candidate
+    begun: torch.Tensor  # [B, b], tokens of earlier blocks, filled up with -1
+
+    @staticmethod
+    def of(vocabulary: Vocabulary, limits: list[Limits], prompts: list[Prompt]) -> _Rules:
+        fixed, free = vocabulary.banned_fixed, vocabulary.banned_free
+        never = vocabulary.never_candidates
+        return _Rules(
+            limits,
+            prompts,
+            _stacked([free if one.free else fixed for one in limits], fixed),
+            _stacked([never if one.forbidden is None else never | one.forbidden.tokens for one in limits], never),
+            _padded([list(prompt.begun_ids) for prompt in prompts], fixed.device),
+        )
+
+    def penalised(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [a, V] after each row's repetition penalty on what its continuation holds, tokens [a, i] the last."""
+        seen = torch.cat([self.begun[: len(logits)], tokens], dim=1)
+        if not seen.shape[1]:
+            return logits
+        some = seen.amax(1, keepdim=True)  # a token of the row's own stands for the filling
+        seen = torch.where(seen < 0, some, seen)
+        for penalty in {one.repetition_penalty for one in self.limits[: len(logits)]} - {1.0}:
+            wanted = [one.repetition_penalty == penalty for one in self.limits[: len(logits)]]
+            rows = (torch.tensor(wanted, device=logits.device) & (some[:, 0] >= 0)).nonzero()[:, 0]
+            if len(rows) == len(logits):
+                logits = penalise(logits, seen, penalty)
+            elif len(rows):
+                logits = logits.index_copy(0, rows, penalise(logits[rows], seen[rows], penalty))
+        return logits
+
+    def best(self, scores: torch.Tensor, rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        """Of scores [a, V] of some rows [a], each row's best token that writes nothing forbidden."""
+        chosen = scores.argmax(-1)
+        if all(one.forbidden is None for one in self.limits):
+            return chosen
+        for number, row in enumerate(rows.tolist()):
+            if (forbidden := self.limits[row].forbidden) is not None:
+                own = scores[number : number + 1]
+                chosen[number] = best_allowed(own, [self.prompts[row]], [before[row].tolist()], forbidden)[0]
+        return chosen
+
+
+def _stacked(masks: list[torch.Tensor], usual: torch.Tensor) -> torch.Tensor:
+    """Masks [V] as [B, V]; a view of one if all are the same."""
+    if all(mask is masks[0] for mask in masks):
+        return (masks[0] if masks else usual).expand(len(masks), -1)
+    return torch.stack(masks)
+
+
+def _padded(rows: Sequence[list[int]], device: torch.device) -> torch.Tensor:
+    """Lists of tokens as [B, longest], filled up with -1."""
+    longest = max(map(len, rows), default=0)
+    filled = [row + [-1] * (longest - len(row)) for row in rows]
+    return torch.tensor(filled, dtype=torch.long, device=device).view(len(rows), longest)
 
 
 def finished(
@@ -157,29 +257,32 @@ def finished(
     lengths: torch.Tensor,
     log_probs: torch.Tensor,
     ended: torch.Tensor,
-    limits: Limits,
+    limits: Limits | list[Limits],
 ) -> Draft:
     """Tokens [B, n] as they were written to a draft that ends where the limits say; past its end is padding."""
     draft = lm.draft(prompts, tokens, lengths, log_probs, ended)
-    if limits.stops or limits.whole:
-        draft = _cut(draft, limits)
-    past = torch.arange(tokens.shape[1], device=tokens.device) >= (draft.lengths + draft.ended)[:, None]
-    return draft._replace(tokens=tokens.masked_fill(past, lm.vocabulary.pad), log_probs=log_probs.masked_fill(past, 0))
+    return ended_by(draft, [limits] * len(tokens) if isinstance(limits, Limits) else limits)
 
 
-def _cut(draft: Draft, limits: Limits) -> Draft:
-    """Each row up to its first stop string or, if it ran into the limit, its last whole sentence."""
-    lengths, ended = draft.lengths.clone(), draft.ended.clone()
-    texts, n = list(draft.texts), draft.tokens.shape[1]
-    for row, text in enumerate(texts):
-        end = before_stop(text, limits.stops)
-        if end is None and limits.whole and lengths[row] == n:
+def ended_by(draft: Draft, limits: list[Limits]) -> Draft:
+    """Each row up to its first stop string or, if it ran into the limit, its last whole sentence; then padding."""
+    lengths, ended, texts = draft.lengths.clone(), draft.ended.clone(), list(draft.texts)
+    for row, (text, own) in enumerate(zip(texts, limits, strict=True)):
+        end = before_stop(text, own.stops)
+        if end is None and own.whole and lengths[row] == own.length:
             end = whole_sentences(text)
         if end is not None:
             tokens = draft.tokens[row, : lengths[row]].tolist()
             lengths[row] = tokens_for(draft.vocabulary, draft.prompts[row], tokens, end)
             texts[row], ended[row] = text[:end], False
-    return draft._replace(lengths=lengths, texts=texts, ended=ended)
+    past = torch.arange(draft.tokens.shape[1], device=lengths.device) >= (lengths + ended)[:, None]
+    return draft._replace(
+        tokens=draft.tokens.masked_fill(past, draft.vocabulary.pad),
+        lengths=lengths,
+        texts=texts,
+        log_probs=draft.log_probs.masked_fill(past, 0),
+        ended=ended,
+    )
 
 
 class _Written(NamedTuple):
@@ -189,36 +292,33 @@ class _Written(NamedTuple):
     lengths: torch.Tensor  # [B]
     ended: torch.Tensor  # bool [B]
     log_probs: torch.Tensor  # [B, n]
-    unbiased: torch.Tensor  # [B, n]
     candidates: torch.Tensor  # [B, n, c]
     candidate_log_probs: torch.Tensor  # [B, n, c]
 
 
-def _blank(size: int, n: int, candidates: int, pad: int, device: torch.device) -> _Written:
-    tokens = torch.full((size, n), pad, device=device)
+def _blank(ends: torch.Tensor, candidates: int, pad: int) -> _Written:
+    size, n = len(ends), int(ends.max()) if len(ends) else 0
     return _Written(
-        tokens,
-        torch.full((size,), n, device=device),
-        torch.zeros(size, dtype=torch.bool, device=device),
-        torch.zeros(size, n, device=device),
-        tokens.clone(),
-        torch.zeros(size, n, candidates, dtype=torch.long, device=device),
-        torch.zeros(size, n, candidates, device=device),
+        ends.new_full((size, n), pad),
+        ends.clone(),
+        torch.zeros_like(ends, dtype=torch.bool),
+        torch.zeros(size, n, device=ends.device),
+        ends.new_zeros(size, n, candidates),
+        torch.zeros(size, n, candidates, device=ends.device),
     )
 
 
-def _copy(origin: Rollout, order: torch.Tensor, starts: torch.Tensor) -> _Written:
+def _copy(origin: Rollout, rows: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> _Written:
     """What stands before the starts is kept; a row written anew may be longer than it was."""
-    draft, n = origin.draft, origin.draft.tokens.shape[1]
-    again = starts <= draft.lengths[order]
+    draft = origin.draft
+    again = starts <= draft.lengths[rows]
     return _Written(
-        draft.tokens[order],
-        torch.where(again, n, draft.lengths[order]),
-        draft.ended[order] & ~again,
-        draft.log_probs[order],
-        origin.unbiased[order],
-        origin.candidates[order],
-        origin.log_probs[order],
+        draft.tokens[rows],
+        torch.where(again, ends, draft.lengths[rows]),
+        draft.ended[rows] & ~again,
+        draft.log_probs[rows],
+        origin.candidates[rows],
+        origin.log_probs[rows],
     )
 
 
@@ -234,11 +334,12 @@ def best_allowed(
     return chosen
 
 
-def repeated(candidates: torch.Tensor, first: int) -> torch.Tensor:
-    """Which candidates [..., c] stand among the `first` ones before them already: bool [..., c]."""
+def repeated(candidates: torch.Tensor, favourites: int) -> torch.Tensor:
+    """Which candidates [..., c] stand there already: as the token itself or, extra ones, among the favourites."""
     again = torch.zeros_like(candidates, dtype=torch.bool)
-    for column in range(first):
-        again[..., column + 1 :] |= candidates[..., column + 1 :] == candidates[..., column, None]
+    again[..., 1:] = candidates[..., 1:] == candidates[..., :1]
+    for column in range(1 + favourites, candidates.shape[-1]):
+        again[..., column] |= (candidates[..., 1:column] == candidates[..., column, None]).any(-1)
     return again
 
 
@@ -246,5 +347,4 @@ def penalise(logits: torch.Tensor, seen: torch.Tensor, penalty: float) -> torch.
     """CTRL's repetition penalty: logits of the tokens already generated move away from being chosen."""
     if penalty == 1.0 or seen.shape[1] == 0:
         return logits
-    values = logits.gather(-1, seen)
-    return logits.scatter(-1, seen, torch.where(values > 0, values / penalty, values * penalty))
+    return RepetitionPenaltyLogitsProcessor(penalty)(seen, logits)

@@ -10,7 +10,7 @@ import torch
 
 from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.types import Draft, Relaxed
+from slalom.types import Draft, Prompt, Relaxed
 
 
 class Part(NamedTuple):
@@ -21,6 +21,33 @@ class Part(NamedTuple):
     probability: torch.Tensor | None  # [B], where the constraint has one
     satisfied: torch.Tensor  # bool [B]
     weight: float = 1.0  # in the sum it is a part of
+
+
+class PartVerdict(NamedTuple):
+    """One constraint's verdict on one text."""
+
+    name: str
+    score: float
+    probability: float | None
+    satisfied: bool
+    weight: float
+
+
+class Verdict(NamedTuple):
+    """A whole wish's verdict on one text."""
+
+    score: float
+    degree: float
+    parts: list[PartVerdict]
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether every part is."""
+        return all(part.satisfied for part in self.parts)
+
+    def capped(self, enough: float) -> float:
+        """The weighted sum of the parts' scores, each up to `enough`, so that none pays for another."""
+        return sum(part.weight * min(part.score, enough) for part in self.parts)
 
 
 class Judgement(NamedTuple):
@@ -35,21 +62,22 @@ class Judgement(NamedTuple):
         """Whether every part is: bool [B]."""
         return torch.stack([part.satisfied for part in self.parts]).all(0)
 
-    def capped(self, enough: float) -> torch.Tensor:
-        """The weighted sum of the parts' scores, each up to `enough`, so that none pays for another: [B]."""
-        return torch.stack([part.weight * part.score.clamp(max=enough) for part in self.parts]).sum(0)
-
-    def select(self, rows: list[int]) -> Judgement:
-        """Only these rows' verdicts."""
+    def verdicts(self) -> list[Verdict]:
+        """One a row."""
         parts = [
-            part._replace(
-                score=part.score[rows],
-                probability=None if part.probability is None else part.probability[rows],
-                satisfied=part.satisfied[rows],
-            )
+            [
+                PartVerdict(part.name, score, probability, satisfied, part.weight)
+                for score, probability, satisfied in zip(
+                    part.score.tolist(),
+                    [None] * len(part.score) if part.probability is None else part.probability.tolist(),
+                    part.satisfied.tolist(),
+                    strict=True,
+                )
+            ]
             for part in self.parts
         ]
-        return Judgement(self.score[rows], self.degree[rows], parts)
+        pairs = zip(self.score.tolist(), self.degree.tolist(), strict=True)
+        return [Verdict(score, degree, [part[row] for part in parts]) for row, (score, degree) in enumerate(pairs)]
 
 
 Likeliest = Callable[[list[str]], str]  # words → the one the LM finds likeliest after the prompt at hand
@@ -64,6 +92,7 @@ class Constraint(ABC):
     """Something a text can be more or less. Subclasses give a name and the four abstract methods."""
 
     name: str
+    kind: str = "style"  # what samplers have presets for: style, words, detoxification; a sum of several kinds: several
     sure: float = 0.98  # the degree at which a text is taken to fulfil the wish, and a search may end
 
     @abstractmethod
@@ -92,7 +121,14 @@ class Constraint(ABC):
         """
         return None
 
-    def outlook(self, draft: Draft) -> torch.Tensor:
+    def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+        """What is left to ask of the next block of a long text, with so many blocks to come; none if nothing is.
+
+        Every block should be as wished, unless the wish is about the text as a whole.
+        """
+        return self
+
+    def prefix_score(self, draft: Draft) -> torch.Tensor:
         """What the beginning of a text promises: its score, unless a cut-off text cannot be judged: [B]."""
         return self.score(draft)
 
@@ -148,6 +184,8 @@ class WeightedSum(Constraint):
     def __init__(self, terms: list[tuple[float, Constraint]]) -> None:
         self._terms = terms
         self.sure = min(part.sure for _, part in terms)
+        kinds = {part.kind for _, part in terms}
+        self.kind = kinds.pop() if len(terms) == 1 or kinds == {"words"} else "several"
         self.name = " + ".join(part.name if weight == 1 else f"{weight:g} * {part.name}" for weight, part in terms)
 
     def terms(self) -> list[tuple[float, Constraint]]:
@@ -171,13 +209,18 @@ class WeightedSum(Constraint):
         said = [part.describe(likeliest) for weight, part in self._terms if weight > 0]
         return " and ".join(words for words in said if words) or None
 
+    def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+        """What is left of the parts."""
+        left = [(weight, own) for weight, part in self._terms if (own := part.remaining(prompt, blocks)) is not None]
+        return WeightedSum(left) if left else None
+
     def satisfied(self, draft: Draft) -> torch.Tensor:
         """All parts satisfied."""
         return torch.stack([part.satisfied(draft) for _, part in self._terms]).all(0)
 
-    def outlook(self, draft: Draft) -> torch.Tensor:
+    def prefix_score(self, draft: Draft) -> torch.Tensor:
         """The weighted sum of what the parts see in it."""
-        return torch.stack([weight * part.outlook(draft) for weight, part in self._terms]).sum(0)
+        return torch.stack([weight * part.prefix_score(draft) for weight, part in self._terms]).sum(0)
 
     def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
         """All parts' phrases."""

@@ -31,8 +31,9 @@ class Custom(Constraint):
 
     def score(self, draft: Draft) -> torch.Tensor:
         """The function's own numbers."""
-        pairs = zip(draft.prompts, draft.texts, strict=True)
-        return torch.tensor([self._number(prompt.text, text) for prompt, text in pairs], device=draft.tokens.device)
+        pairs = zip(draft.prompts, draft.wholes, strict=True)
+        numbers = [self._number(prompt.text[: prompt.begins], text) for prompt, text in pairs]
+        return torch.tensor(numbers, device=draft.tokens.device)
 
     def describe(self, likeliest: Likeliest = first) -> str | None:
         """What was given."""
@@ -50,7 +51,7 @@ class Custom(Constraint):
         """Whether the number is high enough."""
         return self.score(draft) >= self.satisfied_at
 
-    def outlook(self, draft: Draft) -> torch.Tensor:
+    def prefix_score(self, draft: Draft) -> torch.Tensor:
         """Nothing: the function is asked about whole texts only."""
         return torch.zeros(len(draft.texts), device=draft.tokens.device)
 

@@ -132,8 +132,8 @@ class EncoderConstraint(Constraint):
             return tables[embeddings.device]
 
     def _before(self, prompt: Prompt) -> str:
-        """What is read before the continuation."""
-        return prompt.text if self.reads == "text" else ""
+        """What is read before the continuation: the prompt, or in a long text the sentence the block before began."""
+        return prompt.text[prompt.skipped if self.reads == "text" else max(prompt.skipped, prompt.begins) :]
 
     def _texts(self, draft: Draft) -> list[str]:
         """What is read of each row."""

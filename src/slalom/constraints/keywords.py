@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Literal, NamedTuple
 from weakref import WeakKeyDictionary
@@ -32,6 +33,8 @@ class Keywords(Constraint):
     there if it matches at some position in some spelling: 1 - prod(1 - match). f is the mean over the words for `all`,
     and treats their matches as one word's for `any`; times 4.
     """
+
+    kind = "words"
 
     def __init__(self, words: list[str], mode: Mode = "any") -> None:
         if mode not in ("any", "all"):
@@ -79,6 +82,14 @@ class Keywords(Constraint):
         """One word, or all of them."""
         named = [likeliest(self.words)] if self.mode == "any" else self.words
         return f"has to do with {' and '.join(named)}"
+
+    def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+        """The words that are not there yet, shared out among the blocks to come; with `any`, none once one word is."""
+        there = [bool(pattern.search(prompt.text, prompt.begins)) for pattern in self._patterns]
+        missing = [word for word, found in zip(self.words, there, strict=True) if not found]
+        if not missing or (self.mode == "any" and len(missing) < len(self.words)):
+            return None
+        return self if self.mode == "any" else Keywords(missing[: math.ceil(len(missing) / blocks)], "all")
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """The first tokens of the keywords."""
@@ -154,8 +165,8 @@ class Keywords(Constraint):
 
     def _found(self, draft: Draft) -> list[list[bool]]:
         """For each row and word, whether it stands in the continuation as a whole word."""
-        texts = [(prompt.text, prompt.text + text) for prompt, text in zip(draft.prompts, draft.texts, strict=True)]
-        return [[bool(pattern.search(whole, len(head))) for pattern in self._patterns] for head, whole in texts]
+        texts = [(prompt.begins, prompt.text + text) for prompt, text in zip(draft.prompts, draft.texts, strict=True)]
+        return [[bool(pattern.search(whole, start)) for pattern in self._patterns] for start, whole in texts]
 
     def _aggregate(self, matches: torch.Tensor, words: list[int]) -> torch.Tensor:
         """Matches of every spelling at every position, [B, S, n], to f [B]."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
 from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
+from slalom.types import Prompt
 
 
 class Regex(Custom):
@@ -20,3 +22,8 @@ class Regex(Custom):
         super().__init__(
             lambda prompt, text: SCALE * bool(compiled.search(text)), name=f"regex:{pattern}", satisfied_at=SCALE
         )
+        self._pattern = compiled
+
+    def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+        """Nothing once it is found."""
+        return None if self._pattern.search(prompt.begun) else self

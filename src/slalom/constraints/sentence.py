@@ -8,10 +8,11 @@ import torch
 
 from slalom.backbone.ending import ends_sentence
 from slalom.backbone.vocabulary import Vocabulary
+from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
 from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
-from slalom.types import Draft, Relaxed
+from slalom.types import Draft, Prompt, Relaxed
 
 
 class EndsWithSentence(Custom):
@@ -36,9 +37,13 @@ class EndsWithSentence(Custom):
         """f of mixtures: only the last one counts."""
         return SCALE * (relaxed.mixtures[:, -1] * self.enders(relaxed.vocabulary)).sum(-1)
 
-    def outlook(self, draft: Draft) -> torch.Tensor:
+    def prefix_score(self, draft: Draft) -> torch.Tensor:
         """The score of what fills the whole length; a beginning shorter than that promises nothing."""
         return self.score(draft).masked_fill(draft.lengths < draft.tokens.shape[1], 0.0)
+
+    def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+        """Asked of the last block alone."""
+        return self if blocks == 1 else None
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """The marks themselves."""
@@ -67,6 +72,10 @@ class Length(Custom):
             name=f"length:{least}-{most}",
             satisfied_at=SCALE,
         )
+
+    def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+        """Asked of the last block alone."""
+        return self if blocks == 1 else None
 
 
 def _off(words: int, least: int, most: int) -> int:

@@ -10,7 +10,7 @@ from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint, Likeliest, first
 from slalom.constraints.keywords import SCALE, Keywords
 from slalom.errors import SlalomError
-from slalom.types import Draft, Relaxed
+from slalom.types import Draft, Prompt, Relaxed
 
 # The paper's topics and their keywords.
 TOPICS = {
@@ -44,6 +44,10 @@ class Topic(Constraint):
         self.about = words[0] if len(words) == 1 else None
         self.keywords = Keywords(list(TOPICS.get(words[0].lower(), words)) if len(words) == 1 else words)
         self._nearness: WeakKeyDictionary[Vocabulary, torch.Tensor] = WeakKeyDictionary()
+
+    def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+        """Nothing once one of the words is there."""
+        return None if self.keywords.remaining(prompt, blocks) is None else self
 
     def score(self, draft: Draft) -> torch.Tensor:
         """f at the real tokens."""

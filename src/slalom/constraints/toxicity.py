@@ -12,6 +12,8 @@ DESCRIPTIONS = {"low": "is polite and respectful", "high": "is rude and insultin
 class Toxicity(Classifier):
     """Low (or high) toxicity of the continuation, by our MiniLM adapter trained on Jigsaw comments and sentences."""
 
+    kind = "detoxification"
+
     def __init__(self, level: str = "low") -> None:
         if level not in LABELS:
             raise SlalomError(f"unknown level of toxicity {level!r}; choose from {', '.join(LABELS)}")

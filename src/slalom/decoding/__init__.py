@@ -1,7 +1,8 @@
-"""3: effects → bias tokens → next draft."""
+"""3: requests → drafts → each row's best text."""
 
 from slalom.decoding.best_of_n import BestOfN
 from slalom.decoding.bolt import BOLT, NormalisedBOLT
+from slalom.decoding.climb import Climb
 from slalom.decoding.cold import COLD
 from slalom.decoding.dab import DAB
 from slalom.decoding.lm_steer import LMSteer
@@ -10,6 +11,7 @@ from slalom.decoding.none import Unsteered
 from slalom.decoding.sampler import Sampler
 
 SAMPLERS: dict[str, type[Sampler]] = {
+    "climb": Climb,
     "dab": DAB,
     "bolt": BOLT,
     "bolt-normalised": NormalisedBOLT,
@@ -20,4 +22,4 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "none": Unsteered,
 }
 
-__all__ = ["BOLT", "COLD", "DAB", "SAMPLERS", "BestOfN", "LMSteer", "MuCoLa", "NormalisedBOLT", "Unsteered"]
+__all__ = ["BOLT", "COLD", "DAB", "SAMPLERS", "BestOfN", "Climb", "LMSteer", "MuCoLa", "NormalisedBOLT", "Unsteered"]

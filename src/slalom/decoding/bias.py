@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 import torch
 
 from slalom.backbone.placement import double, double_device
-from slalom.backbone.rollout import Rollout
 from slalom.backbone.vocabulary import Vocabulary
 
 Ready = dict[int, torch.Tensor]  # b~ of some tokens, [V] each
@@ -135,18 +134,6 @@ SCHEDULES: dict[str, Schedule] = {
     "constant": lambda i, n: 1.0,
     "decreasing": lambda i, n: 1 - i / n,
     "increasing": lambda i, n: i / n,
-}
-
-# Where the bias acts at all.
-
-Hold = Callable[
-    [torch.Tensor, Rollout], torch.Tensor
-]  # bias tokens [B, n] and the rollout they came from → bool [B, n]
-
-HOLDS: dict[str, Hold] = {
-    "all": lambda bias_tokens, last: torch.ones_like(bias_tokens, dtype=torch.bool),
-    "moved": lambda bias_tokens, last: bias_tokens != last.draft.tokens,
-    "own": lambda bias_tokens, last: bias_tokens != last.unbiased,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch.nn import functional as F
@@ -91,6 +91,9 @@ class BOLT:
     name: ClassVar[str] = "bolt"
     paper: ClassVar[str] = "Liu et al., ACL 2023"
     cost: ClassVar[str] = "a rollout with its graph, and a gradient of f and of the LM back through all its positions"
+    mixes: ClassVar[bool] = False
+    blockwise: ClassVar[bool] = False
+    drafts: ClassVar[int] = 1
 
     weight: float = knob(1.0, "factor on the bias", least=0)
     schedule: str = knob(
@@ -116,7 +119,7 @@ class BOLT:
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
         """Ours, re-tuned on the default LM, and the original's own numbers, which were made for GPT-2 large."""
         own, paper = cls(), replace(cls(), units="raw", start=0.5, rate=0.025, noise=0.01, drift=0.01, accumulate=True)
-        if not _keywords_only(constraint):
+        if constraint.kind != "words":
             return {"default": Preset(own, steps=9), "paper": Preset(paper, steps=9)}
         own, paper = (replace(one, schedule="increasing", control=0.3, fluency=1.0) for one in (own, paper))
         return {
@@ -231,7 +234,7 @@ class NormalisedBOLT(BOLT):
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
         """BOLT's, for keywords with twice the weight, and faster: a single word must win outright."""
         found = super().presets(constraint)
-        if not _keywords_only(constraint):
+        if constraint.kind != "words":
             return found
         found = {name: replace(one, sampler=one.sampler.stronger(2.0)) for name, one in found.items()}
         return found | {"default": replace(found["default"], sampler=replace(found["default"].sampler, rate=0.25))}
@@ -247,8 +250,8 @@ def _loss(constraint: Constraint, written: Written, rows: torch.Tensor, end: int
     relaxed = Relaxed(draft.vocabulary, draft.prompts, written.mixtures[rows, :end])
     loss = torch.zeros(len(rows), device=rows.device)
     for weight, part in constraint.terms():
-        if isinstance(part, Keywords):
-            loss = loss - weight * bleu(part, draft.vocabulary, written.biased[rows, :end], rng)
+        if part.kind == "words":
+            loss = loss - weight * bleu(cast(Keywords, part), draft.vocabulary, written.biased[rows, :end], rng)
         else:
             score = part.relaxed_score(relaxed).float()
             loss = loss + weight * (-score if part.probability(score) is None else F.softplus(-score))
@@ -292,10 +295,6 @@ def _written(
     ended = lengths < problem.limits.length
     draft = finished(problem.lm, problem.owners, padded, lengths, own, ended, problem.limits)
     return Written(draft, log_probs, biased, mixtures)
-
-
-def _keywords_only(constraint: Constraint) -> bool:
-    return all(isinstance(part, Keywords) for _, part in constraint.terms())
 
 
 def _normal(rng: Rng, rows: int, n: int, width: int) -> torch.Tensor:

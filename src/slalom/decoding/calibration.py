@@ -10,15 +10,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-import torch
-
 from slalom.backbone import weights
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.dab import DAB
-from slalom.decoding.run import decode, jointly
-from slalom.decoding.sampler import Judge, Problem
+from slalom.decoding.sampler import Preset, Request
+from slalom.decoding.scheduler import decode
 from slalom.errors import SlalomError
 
 # Measured by us, for the models we name. On SmolLM2 all is flat from 1.5 to 6, and 4 lands keywords as well.
@@ -26,7 +24,7 @@ RECORDED: dict[str, float] = {"smollm2-135m-instruct": 4.0}
 
 GRID = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 PROMPTS = ("The book", "The weather", "My neighbour", "The new restaurant", "Last summer", "The train", "This phone")
-STEPS = 8
+STEPS, LENGTH = 8, 20
 ENOUGH = 0.01  # a larger weight must bring at least this much more control
 
 
@@ -91,14 +89,12 @@ def remember(lm: str, found: Calibration) -> Path:
 
 
 def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], weight: float) -> Trial:
-    limits = Limits(20, forbidden=constraint.forbids(lm.vocabulary))
-    read = lm.read([lm.encode(prompt, limits.length) for prompt in prompts])
-    rows = torch.arange(len(prompts), device=lm.device)
-    problem = Problem(lm, read, rows, limits, constraint, Judge(constraint))
-    ends = decode(problem, DAB(weight=weight), [0] * len(prompts), STEPS, better=jointly).rows
-    unsteered = fmean(end.first.draft.perplexity.item() for end in ends)
-    steered = fmean(end.best.draft.perplexity.item() for end in ends)
-    return Trial(weight, fmean(end.best.judgement.degree.item() for end in ends), steered / unsteered)
+    settings = Preset(DAB(weight=weight), STEPS, choice="joint")
+    requests = [Request(lm.encode(prompt, LENGTH), 0, constraint, Limits(LENGTH), settings) for prompt in prompts]
+    ends = decode(lm, requests)
+    bests, firsts = ([seen for end in ends if (seen := getattr(end, name))] for name in ("best", "first"))
+    ratio = fmean(seen.perplexity for seen in bests) / fmean(seen.perplexity for seen in firsts)
+    return Trial(weight, fmean(seen.verdict.degree for seen in bests), ratio)
 
 
 def _path(lm: str) -> Path:

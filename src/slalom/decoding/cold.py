@@ -18,7 +18,6 @@ import torch
 
 from slalom.backbone.rollout import penalise, repeated, rollout
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.keywords import Keywords
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.relaxation import entries_at
@@ -85,6 +84,9 @@ class COLD:
     name: ClassVar[str] = "cold"
     paper: ClassVar[str] = "Qin, Welleck, Khashabi and Choi, NeurIPS 2022"
     cost: ClassVar[str] = "`inner` times an LM pass over the whole text and a gradient of f at it, then a rollout"
+    mixes: ClassVar[bool] = False
+    blockwise: ClassVar[bool] = False
+    drafts: ClassVar[int] = 1
 
     weight: float = knob(0.7, "share of f in the energy, from 0 to 1; the LM's fluency has the rest", least=0)
     top_k: int = knob(5, "tokens of each position that count: those the LM likes best, besides f's own", least=1)
@@ -105,7 +107,7 @@ class COLD:
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
         """Ours, 50 to 80 iterations on a faster annealing, and the settings DAB's paper compares with: 400."""
         quick = cls(inner=10, pace=8.0)
-        if all(isinstance(part, Keywords) for _, part in constraint.terms()):
+        if constraint.kind == "words":
             own = replace(quick, weight=0.1)  # words are let in anyway: more of f only costs fluency
             return {"default": Preset(own, steps=9, stop=Stop(1.0)), "paper": Preset(cls(weight=0.5), steps=9)}
         return {"default": Preset(quick, steps=6, choice="joint"), "paper": Preset(cls(), steps=9)}
@@ -216,9 +218,9 @@ class COLD:
 
         def note(i: int, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             drawn = scores
-            if drawing is not None:
+            if not problem.greedy:
                 drawn = drawing.draw(i, rows, scores)
-                below = torch.minimum(scores / drawing.temperature, drawn.amax(-1, keepdim=True) - 1)
+                below = torch.minimum(scores / drawing.temperature[rows, None], drawn.amax(-1, keepdim=True) - 1)
                 scores = torch.where(drawn.isfinite(), drawn, below)
             logits[rows, i] = scores.masked_fill(never, -torch.inf)
             return drawn

@@ -5,40 +5,50 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from transformers import TopPLogitsWarper
 
 from slalom.decoding.randomness import Rng
 
 
 class Drawing(NamedTuple):
-    """Sampled decoding: temperature, nucleus, and a stream of random numbers a row.
+    """Sampled decoding: each row's temperature, nucleus, and stream of random numbers.
 
     The noise belongs to (seed, position, token) and not to the step. So from one draft to the next a text changes where
     it is steered and nowhere else, just as in greedy decoding.
     """
 
-    temperature: float
-    top_p: float
+    temperature: torch.Tensor  # [B]; 0 takes the likeliest token
+    top_p: torch.Tensor  # [B]
     rng: Rng
 
     def select(self, rows: list[int] | torch.Tensor) -> Drawing:
         """The same for some of the rows."""
-        return self._replace(rng=self.rng.select(rows))
+        return Drawing(self.temperature[rows], self.top_p[rows], self.rng.select(rows))
+
+    def join(self, other: Drawing) -> Drawing:
+        """Those of both."""
+        temperature = torch.cat([self.temperature, other.temperature])
+        return Drawing(temperature, torch.cat([self.top_p, other.top_p]), self.rng.join(other.rng))
 
     def draw(self, position: int, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores [a, V] of some rows [a] at a position, with Gumbel noise on the nucleus and nothing outside it."""
-        cooled = scores / self.temperature
-        where = nucleus(cooled, self.top_p).nonzero(as_tuple=True)
+        drawn = (self.temperature[rows] > 0).nonzero()[:, 0]
+        if not len(drawn):
+            return scores
+        whose = rows[drawn]
+        cooled = scores[drawn] / self.temperature[whose, None]
+        cooled = nucleus(cooled, self.top_p[whose])
+        where = cooled.isfinite().nonzero(as_tuple=True)
         counters = where[1] + position * scores.shape[-1]
-        noise = self.rng.select(rows[where[0]]).gumbel(counters)
-        noisy = torch.full_like(scores, -torch.inf)
+        noise = self.rng.select(whose[where[0]]).gumbel(counters)
+        noisy = torch.full_like(cooled, -torch.inf)
         noisy[where] = cooled[where] + noise
-        return noisy
+        return scores.index_copy(0, drawn, noisy)
 
 
-def nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
-    """The fewest tokens that together have at least this probability: scores [B, V] → bool [B, V]."""
-    if top_p >= 1:
-        return scores.isfinite()
-    ordered, order = scores.softmax(-1).sort(descending=True)
-    needed = ordered.cumsum(-1) - ordered < top_p  # what stands before it does not suffice
-    return torch.zeros_like(needed).scatter(-1, order, needed) & scores.isfinite()
+def nucleus(scores: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Scores [B, V] with minus infinity outside the fewest tokens that together have a row's probability [B]."""
+    for share in {share for share in top_p.tolist() if share < 1}:
+        rows = (top_p == share).nonzero()[:, 0]
+        scores = scores.index_copy(0, rows, TopPLogitsWarper(share)(None, scores[rows]))
+    return scores

@@ -18,12 +18,15 @@ def knob(default: Any, help: str, *, least: float | None = None, choices: Iterab
     return field(default=default, metadata={"help": text, "least": least, "choices": listed})
 
 
-def with_knobs(sampler: S, given: dict[str, Any]) -> S:
-    """The sampler with some knobs set, each checked; values may be text, as typed on a command line."""
+def with_knobs(sampler: S, given: dict[str, Any], others: Iterable[str] = ()) -> S:
+    """The sampler with some knobs set, each checked; values may be text, as typed on a command line.
+
+    `others` are knobs that exist besides the sampler's, to be named to whoever asks for an unknown one.
+    """
     known = {one.name: one for one in fields(sampler)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            raise SlalomError(f"unknown knob {name!r}; choose from {', '.join(known)}")
+            raise SlalomError(f"unknown knob {name!r}; choose from {', '.join([*known, *others])}")
     return replace(sampler, **{name: _checked(known[name], value) for name, value in given.items()})  # type: ignore[type-var]
 
 

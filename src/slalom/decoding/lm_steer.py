@@ -71,6 +71,9 @@ class LMSteer:
     name: ClassVar[str] = "lm-steer"
     paper: ClassVar[str] = "Han et al., ACL 2024"
     cost: ClassVar[str] = "a rollout by the torch engine without gradients, one more pass to tell its perplexity"
+    mixes: ClassVar[bool] = False
+    blockwise: ClassVar[bool] = False
+    drafts: ClassVar[int] = 1
 
     strength: float = knob(5.0, "v, the steer's value; training goes to 1, beyond is extrapolated", least=0)
     style: float = knob(1.0, "value of the dummy steer, the manner of the training texts", least=0)

@@ -25,8 +25,7 @@ from slalom.backbone.placement import double
 from slalom.backbone.rollout import best_allowed, finished, rollout
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.keywords import SCALE, Keywords
-from slalom.constraints.toxicity import Toxicity
+from slalom.constraints.keywords import SCALE
 from slalom.decoding.bias import geometry
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
@@ -116,6 +115,9 @@ class MuCoLa:
     name: ClassVar[str] = "mucola"
     paper: ClassVar[str] = "Kumar, Paria and Tsvetkov, EMNLP 2022"
     cost: ClassVar[str] = "`inner` times an LM pass over the whole text with its gradient, and one of each part of f"
+    mixes: ClassVar[bool] = False
+    blockwise: ClassVar[bool] = False
+    drafts: ClassVar[int] = 1
 
     goal: float = knob(2.0, "the margin each classifier must reach (2 is a probability of 0.88)")
     lr: float = knob(0.25, "step size, where the table's spacing is 1", least=0)
@@ -131,9 +133,7 @@ class MuCoLa:
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
         """Ours, fewer and quieter iterations; the original's: 300, for detoxification 200, for keywords 500."""
-        parts = [part for _, part in constraint.terms()]
-        keywords = all(isinstance(part, Keywords) for part in parts)
-        detoxify = all(isinstance(part, Toxicity) for part in parts)
+        keywords, detoxify = (constraint.kind == kind for kind in ("words", "detoxification"))
         goal = 5.0 if detoxify else 2.0
         iterations = 500 if keywords else 200 if detoxify else 300
         paper = cls(goal=goal, wait=50 if keywords else 0)

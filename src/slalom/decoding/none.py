@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from slalom.backbone.rollout import rollout
 from slalom.constraints.constraint import Constraint
@@ -21,6 +21,10 @@ class UnsteeredState(NamedTuple):
         """Only these rows."""
         return UnsteeredState(self.latest.select(rows))
 
+    def join(self, other: UnsteeredState, columns: tuple[int, int]) -> UnsteeredState:
+        """The rows of both."""
+        return UnsteeredState(self.latest.join(other.latest))
+
 
 @dataclass(frozen=True)
 class Unsteered:
@@ -29,6 +33,9 @@ class Unsteered:
     name: ClassVar[str] = "none"
     paper: ClassVar[str] = "The language model alone"
     cost: ClassVar[str] = "a rollout without gradients"
+    mixes: ClassVar[bool] = True
+    blockwise: ClassVar[bool] = False
+    drafts: ClassVar[int] = 1
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
@@ -45,7 +52,7 @@ class Unsteered:
 
     def step(self, problem: Problem, state: UnsteeredState, rng: Rng) -> UnsteeredState:
         """A fresh sample; greedy decoding would give the same text again."""
-        return state if problem.drawing is None else UnsteeredState(own_text(problem.redrawn(rng)))
+        return state if problem.greedy else UnsteeredState(own_text(problem.redrawn(rng)))
 
     def read(self, problem: Problem, state: UnsteeredState) -> Draft:
         """The latest draft."""
@@ -53,9 +60,20 @@ class Unsteered:
 
 
 def own_text(problem: Problem) -> Draft:
-    """What the LM writes by itself."""
-    lm, prompts, rows, limits, *_ = problem
-    if problem.drawing is not None:
-        return rollout(lm, prompts, rows, limits, draw=problem.draw).draft
-    different, owners = rows.unique(return_inverse=True)
-    return rollout(lm, prompts, different, limits).draft.select(owners)
+    """What the LM writes by itself; of rows that would be the same, one is written."""
+    first: dict[Any, int] = {}
+    owners = [first.setdefault(key, row) for row, key in enumerate(_keys(problem))]
+    different = list(first.values())
+    some = problem.select(different)
+    draft = rollout(some.lm, some.prompts, some.rows, some.row_limits, draw=some.draw).draft
+    return draft.select([different.index(row) for row in owners])
+
+
+def _keys(problem: Problem) -> list[Any]:
+    """What a row's own text depends on."""
+    drawn = (problem.drawing.temperature > 0).tolist()
+    rows = zip(problem.rows.tolist(), problem.row_limits, drawn, strict=True)
+    return [
+        (prompt, id(limits.forbidden), limits[:3], limits[4:], drawn and row)
+        for row, (prompt, limits, drawn) in enumerate(rows)
+    ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from slalom.constraints.constraint import Constraint
 from slalom.decoding import SAMPLERS
 from slalom.decoding.calibration import recorded_weight
 from slalom.decoding.knobs import with_knobs
+from slalom.decoding.objective import Objective
 from slalom.decoding.sampler import Preset, Stop
 from slalom.errors import SlalomError
+
+DEFAULT_SAMPLER = "climb"
 
 
 def preset_for(
@@ -21,7 +24,7 @@ def preset_for(
     steps: int | None = None,
     until: float | None = None,
     knobs: dict[str, Any] | None = None,
-    sampler: str = "dab",
+    sampler: str = DEFAULT_SAMPLER,
     temperature: float | None = None,
     top_p: float | None = None,
     select: str | None = None,
@@ -40,7 +43,12 @@ def preset_for(
         raise SlalomError(f"top_p is {top_p:g}; it must be above 0 and at most 1")
     # The paper's weight is the paper's; ours is the one measured for this LM.
     weight = recorded_weight(lm) if sampler == "dab" and name != "paper" else None
-    adjusted = with_knobs(chosen.sampler, ({} if weight is None else {"weight": weight}) | (knobs or {}))
+    given = ({} if weight is None else {"weight": weight}) | (knobs or {})
+    scales = {field.name for field in fields(Objective)}
+    objective = with_knobs(chosen.objective, {name: value for name, value in given.items() if name in scales})
+    adjusted = with_knobs(
+        chosen.sampler, {name: value for name, value in given.items() if name not in scales}, sorted(scales)
+    )
     if top_p is not None and temperature is None:
         temperature = chosen.temperature or 1.0  # a nucleus is there to be drawn from
     return replace(
@@ -51,6 +59,7 @@ def preset_for(
         choice=select or chosen.choice,
         temperature=chosen.temperature if temperature is None else temperature,
         top_p=chosen.top_p if top_p is None else top_p,
+        objective=objective,
     )
 
 

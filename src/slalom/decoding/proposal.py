@@ -1,4 +1,4 @@
-"""Candidate effects to bias tokens: one discrete Langevin proposal, every position by itself."""
+"""Candidate scores to what to try: bias tokens by a discrete Langevin proposal, or a shortlist of single moves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 
 from slalom.decoding.randomness import Rng
+
+POSITIONS = 1 << 20  # more than any text has
 
 
 def gradient_scores(entries: torch.Tensor) -> torch.Tensor:
@@ -19,33 +21,13 @@ def difference_scores(entries: torch.Tensor) -> torch.Tensor:
     return entries - entries[..., :1]
 
 
-def normalised_scores(entries: torch.Tensor) -> torch.Tensor:
-    """Those gains in units of their own spread over the row's positions and candidates.
-
-    A classifier's gradient is steep for one text and almost flat for another; what it prefers is the same.
-    """
-    gains = difference_scores(entries)
-    return gains / gains.std(dim=(1, 2), keepdim=True).clamp(min=1e-9)
+SCORES = {"gradient": gradient_scores, "difference": difference_scores}
 
 
-SCORES = {"gradient": gradient_scores, "difference": difference_scores, "normalised": normalised_scores}
-
-
-def propose(log_weights: torch.Tensor, candidates: torch.Tensor, moves: int, rng: Rng) -> torch.Tensor:
-    """Sample a token at every position: log-weights and candidates [B, n, k] → bias tokens [B, n].
-
-    With `moves`, only so many positions move: those where the sampled token is furthest ahead of the current one
-    (candidate 0).
-    """
-    n = candidates.shape[1]
-    noisy = log_weights + _noise(candidates, rng)
-    best = noisy.max(-1)
-    tokens = candidates.gather(-1, best.indices[..., None])[..., 0]
-    if not 0 < moves < n:
-        return tokens
-    lead = best.values - noisy[..., 0]  # 0 where the current token won
-    least = lead.topk(moves).values[:, -1:]
-    return torch.where(lead >= least, tokens, candidates[..., 0])
+def propose(log_weights: torch.Tensor, candidates: torch.Tensor, rng: Rng) -> torch.Tensor:
+    """Sample a token at every position: log-weights and candidates [B, n, k] → bias tokens [B, n]."""
+    best = (log_weights + _noise(candidates, rng)).argmax(-1)
+    return candidates.gather(-1, best[..., None])[..., 0]
 
 
 class Moves(NamedTuple):
@@ -60,9 +42,9 @@ class Moves(NamedTuple):
         rows = torch.arange(len(per_candidate), device=per_candidate.device)[:, None]
         return per_candidate[rows, self.positions, self.columns]
 
-    def one(self, which: torch.Tensor) -> Moves:
-        """Of each row's moves the one numbered `which` [B]: [B, 1]."""
-        return Moves(*(tensor.gather(1, which[:, None]) for tensor in self))
+    def some(self, which: torch.Tensor) -> Moves:
+        """Of each row's moves those numbered `which` [B, w]."""
+        return Moves(*(tensor.gather(1, which) for tensor in self))
 
 
 def shortlist(log_weights: torch.Tensor, candidates: torch.Tensor, count: int, rng: Rng) -> Moves:
@@ -75,8 +57,12 @@ def shortlist(log_weights: torch.Tensor, candidates: torch.Tensor, count: int, r
     return Moves(best.indices // width, best.indices % width, best.values.isfinite())
 
 
+def counters(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """A number of its own for every token at every position, whatever the length of the text."""
+    return tokens * POSITIONS + positions
+
+
 def _noise(candidates: torch.Tensor, rng: Rng) -> torch.Tensor:
     """Gumbel noise that belongs to (row, position, token), so that the order of candidates does not matter."""
-    n = candidates.shape[1]
-    positions = torch.arange(n, device=candidates.device)[:, None]
-    return rng.gumbel(candidates * n + positions)
+    positions = torch.arange(candidates.shape[1], device=candidates.device)[:, None]
+    return rng.gumbel(counters(candidates, positions))

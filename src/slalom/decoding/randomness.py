@@ -32,9 +32,15 @@ class Rng(NamedTuple):
         """A stream for each seed."""
         return Rng(_mix(torch.tensor(seeds, dtype=torch.long, device=double_device(device))), device)
 
-    def fold(self, number: int) -> Rng:
-        """The streams of a named moment, a step say."""
+    def fold(self, number: int | torch.Tensor) -> Rng:
+        """The streams with a number of their own: a step's, say; one for all rows, or each row its own [B]."""
+        if isinstance(number, torch.Tensor):
+            number = number.to(self.keys.device)
         return self._replace(keys=_mix(_mix(self.keys) ^ number))
+
+    def join(self, other: Rng) -> Rng:
+        """The streams of both."""
+        return self._replace(keys=torch.cat([self.keys, other.keys]))
 
     def select(self, rows: list[int] | torch.Tensor) -> Rng:
         """Only these rows' streams."""

@@ -1,4 +1,4 @@
-"""The contract of a sampler, and the problem it works on."""
+"""The contract of a sampler, the request of one row, and the problem of all rows that a sampler works on."""
 
 from __future__ import annotations
 
@@ -10,74 +10,211 @@ import torch
 
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Draw, Limits, Prompts
-from slalom.constraints.constraint import Constraint, Judgement
+from slalom.constraints.constraint import Constraint, Verdict
 from slalom.decoding.drawing import Drawing
+from slalom.decoding.objective import Objective
 from slalom.decoding.randomness import Rng
 from slalom.types import Draft, Prompt
 
-ENOUGH = 4.6  # a margin whose probability is 0.99
+DEFAULT_OBJECTIVE = Objective()
+DRAW = 0  # RNG stream id of drawn rollouts
 
 
-def worth(judgement: Judgement, draft: Draft, enough: float, fluency: float) -> torch.Tensor:
-    """Which of two drafts is better all in all: what is wished, up to `enough` each, and fluency, weighed together.
+class Stop(NamedTuple):
+    """When a row may leave: satisfied, and fluent; or satisfied for long enough."""
 
-    One that says nothing is worth nothing, however sure the LM is that nothing should be said.
-    """
-    value = judgement.capped(enough) - fluency * draft.perplexity.log()
-    return value.masked_fill(draft.empty, -torch.inf)
+    degree: float  # of satisfaction
+    fluent: float = math.inf  # perplexity at the most, in units of the first draft's
+    patience: int = 0  # drafts it goes on after the first that is satisfied, for one that is fluent as well
 
 
-class Judge:
-    """Judges drafts by a constraint, the latest one only once however often it is asked for."""
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a whole run."""
 
-    def __init__(self, constraint: Constraint) -> None:
-        self.constraint = constraint
-        self.latest: tuple[Draft, Judgement] | None = None
+    sampler: Sampler
+    steps: int  # drafts at the most
+    stop: Stop | None = None  # when a row may leave before that
+    choice: str = "score"  # which draft is best: by "score", "joint" with fluency, or simply the "latest"
+    temperature: float = 0.0  # of the rollouts; 0 is greedy
+    top_p: float = 1.0  # of the rollouts
+    objective: Objective = DEFAULT_OBJECTIVE  # how "joint" weighs f and fluency
 
-    def __call__(self, draft: Draft) -> Judgement:
-        """The draft's judgement."""
-        if self.latest is None or self.latest[0] is not draft:
-            self.latest = (draft, self.constraint.judge(draft))
-        return self.latest[1]
+
+class Request(NamedTuple):
+    """One text to write. It is the same text alone, in any batch, and whenever it joins."""
+
+    prompt: Prompt
+    seed: int
+    constraint: Constraint
+    limits: Limits
+    settings: Preset
+    told: str | None = None  # what the LM was asked for, in a sentence
+
+
+class Verdicts:
+    """Judges drafts by each row's own constraint, the latest drafts only once however often they are asked for."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Draft, list[Verdict]]] = []
+
+    def judge(self, draft: Draft, constraints: list[Constraint]) -> list[Verdict]:
+        """One verdict a row."""
+        for known, verdicts in self._known:
+            if known is draft:
+                return verdicts
+        found: dict[int, Verdict] = {}
+        for constraint, rows in grouped(constraints):
+            found.update(zip(rows, constraint.judge(draft.select(rows)).verdicts(), strict=True))
+        return self.remember(draft, [found[row] for row in range(len(constraints))])
+
+    def remember(self, draft: Draft, verdicts: list[Verdict]) -> list[Verdict]:
+        """Keep what is known already of a draft, and of the one before it."""
+        self._known = [*self._known[-1:], (draft, verdicts)]
+        return verdicts
+
+
+def grouped(constraints: list[Constraint]) -> list[tuple[Constraint, list[int]]]:
+    """Each constraint with the rows that are to fulfil it."""
+    rows: dict[int, list[int]] = {}
+    for row, constraint in enumerate(constraints):
+        rows.setdefault(id(constraint), []).append(row)
+    return [(constraints[own[0]], own) for own in rows.values()]
 
 
 class Problem(NamedTuple):
-    """What is to be written: which prompt each row continues, how far, and what it should be like."""
+    """What is to be written: which prompt each row continues, and each row's own request."""
 
     lm: LanguageModel
     prompts: Prompts
     rows: torch.Tensor  # [B], row i continues prompt rows[i]
-    limits: Limits
-    constraint: Constraint
-    judge: Judge
-    drawing: Drawing | None = None  # greedy decoding without it
+    requests: list[Request]  # one a row
+    drawing: Drawing
+    verdicts: Verdicts
+
+    @staticmethod
+    def of(lm: LanguageModel, requests: list[Request], prompts: Prompts | None = None) -> Problem:
+        """These requests, their different prompts read once."""
+        different = list(dict.fromkeys(request.prompt for request in requests))
+        owners = torch.tensor([different.index(request.prompt) for request in requests], device=lm.device)
+        settings = [request.settings for request in requests]
+        rng = Rng.from_seeds([request.seed for request in requests], lm.device).fold(DRAW)
+        temperature, top_p = (
+            torch.tensor([getattr(one, name) for one in settings], dtype=torch.float, device=lm.device)
+            for name in ("temperature", "top_p")
+        )
+        drawing = Drawing(temperature, top_p, rng)
+        return Problem(lm, prompts or lm.read(different), owners, requests, drawing, Verdicts())
 
     def select(self, rows: list[int] | torch.Tensor) -> Problem:
-        """The same for some of the rows."""
-        return self._replace(rows=self.rows[rows], drawing=self.drawing and self.drawing.select(rows))
+        """The same for some of the rows; a row may come several times."""
+        listed = torch.as_tensor(rows, device=self.rows.device)
+        requests = [self.requests[row] for row in listed.tolist()]
+        return self._replace(
+            rows=self.rows[listed], requests=requests, drawing=self.drawing.select(listed), verdicts=Verdicts()
+        )
+
+    def join(self, other: Problem) -> Problem:
+        """The rows of both; prompts that no row continues any more are dropped."""
+        mine, their = (own._compact() for own in (self, other))
+        return Problem(
+            self.lm,
+            mine.prompts.join(their.prompts),
+            torch.cat([mine.rows, their.rows + len(mine.prompts.prompts)]),
+            self.requests + other.requests,
+            self.drawing.join(other.drawing),
+            Verdicts(),
+        )
+
+    def _compact(self) -> Problem:
+        used, rows = self.rows.unique(return_inverse=True)
+        return self._replace(prompts=self.prompts.select(used.tolist()), rows=rows)
 
     def redrawn(self, rng: Rng) -> Problem:
         """The same with other random numbers where tokens are drawn."""
-        return self._replace(drawing=self.drawing and self.drawing._replace(rng=rng))
+        return self._replace(drawing=self.drawing._replace(rng=rng))
+
+    def judge(self, draft: Draft) -> list[Verdict]:
+        """Every row's draft, by the row's own constraint."""
+        return self.verdicts.judge(draft, self.constraints)
+
+    def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
+        """f's gradient at candidates [B, n, k], each row's by its own constraint."""
+        scores = torch.zeros(candidates.shape, device=candidates.device)
+        for constraint, rows in grouped(self.constraints):
+            own = constraint.candidate_scores(draft.select(rows), candidates[rows])
+            scores[rows] = own.to(scores.dtype)
+        return scores
+
+    def prefix_score(self, draft: Draft) -> torch.Tensor:
+        """What the beginnings of texts promise, each row's by its own constraint: [B]."""
+        scores = torch.zeros(len(draft.texts), device=self.rows.device)
+        for constraint, rows in grouped(self.constraints):
+            scores[rows] = constraint.prefix_score(draft.select(rows)).to(scores.dtype)
+        return scores
+
+    def objective(self, draft: Draft) -> torch.Tensor:
+        """Each row's own objective: [B]."""
+        rows = zip(self.requests, self.judge(draft), draft.perplexity.tolist(), draft.texts, strict=True)
+        values = [
+            request.settings.objective.value(verdict, perplexity, not text.strip())
+            for request, verdict, perplexity, text in rows
+        ]
+        return torch.tensor(values, device=self.rows.device)
+
+    @property
+    def constraints(self) -> list[Constraint]:
+        """Each row's."""
+        return [request.constraint for request in self.requests]
+
+    @property
+    def row_limits(self) -> list[Limits]:
+        """Each row's."""
+        return [request.limits for request in self.requests]
+
+    @property
+    def constraint(self) -> Constraint:
+        """The one all rows share, for samplers that do not mix."""
+        return self.requests[0].constraint
+
+    @property
+    def limits(self) -> Limits:
+        """The ones all rows share, for samplers that do not mix."""
+        return self.requests[0].limits
 
     @property
     def owners(self) -> list[Prompt]:
         """Each row's prompt."""
-        return [self.prompts.prompts[row] for row in self.rows.tolist()]
+        return [request.prompt for request in self.requests]
+
+    @property
+    def greedy(self) -> bool:
+        """Whether no row draws its tokens."""
+        return not bool((self.drawing.temperature > 0).any())
 
     @property
     def draw(self) -> Draw | None:
-        """How a rollout draws its tokens, unless it takes the likeliest."""
-        return self.drawing.draw if self.drawing else None
+        """How a rollout draws its tokens, unless all rows take the likeliest."""
+        return None if self.greedy else self.drawing.draw
 
 
 class Sampler(Protocol):
-    """A frozen dataclass of knobs with three functions. A state is a NamedTuple whose tensors have a row per row."""
+    """A frozen dataclass of knobs with three functions. A state is a NamedTuple whose tensors have a row per row.
+
+    A sampler that `mixes` takes rows of any constraint and limits together, and its states have a `join`; any other
+    gets rows that share both and began together.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     name: ClassVar[str]
     paper: ClassVar[str]  # who published it
     cost: ClassVar[str]  # what a step computes
+    mixes: ClassVar[bool]
+    blockwise: ClassVar[bool]  # whether long texts are written block by block
+
+    @property
+    def drafts(self) -> int:
+        """How many drafts a step writes for every row."""
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
@@ -94,23 +231,3 @@ class Sampler(Protocol):
 
     def read(self, problem: Problem, state: Any) -> Draft:
         """The state's draft."""
-
-
-class Stop(NamedTuple):
-    """When a row may leave: satisfied, and fluent; or satisfied for long enough."""
-
-    degree: float  # of satisfaction
-    fluent: float = math.inf  # perplexity at the most, in units of the unsteered text's
-    patience: int = 0  # drafts it goes on after the first that is satisfied, for one that is fluent as well
-
-
-@dataclass(frozen=True)
-class Preset:
-    """Settings of a whole run."""
-
-    sampler: Sampler
-    steps: int  # drafts at the most
-    stop: Stop | None = None  # when a row may leave before that
-    choice: str = "score"  # which draft is best: by "score", "joint" with fluency, or simply the "latest"
-    temperature: float = 0.0  # of the rollouts; 0 is greedy
-    top_p: float = 1.0  # of the rollouts

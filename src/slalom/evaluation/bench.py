@@ -28,7 +28,7 @@ from slalom.decoding.dab import DAB, PAPER
 from slalom.decoding.randomness import Rng
 from slalom.decoding.run import decode
 from slalom.decoding.sampler import Judge, Problem, Stop
-from slalom.decoding.steer import SteerableModel, load
+from slalom.api import SteerableModel, load
 from slalom.evaluation.textbook import Textbook
 
 PROMPT = "The food here is"  # four tokens of the default LM

@@ -14,7 +14,7 @@ from slalom.evaluation.summary import UNSTEERED, Results, as_json, read_results
 from slalom.evaluation.tasks import Task, load_task
 
 if TYPE_CHECKING:
-    from slalom.decoding.steer import SteerableModel
+    from slalom.api import SteerableModel
     from slalom.evaluation.judges import Maker
 
 
@@ -87,7 +87,7 @@ def evaluate(
     watch: Watch,
 ) -> dict[str, Any]:
     """Everything that is missing in the folder, and the report; the same figures for a machine."""
-    from slalom.decoding.steer import BATCH
+    from slalom.api import BATCH
 
     by_name = {task.name: task for task in tasks}
     if len(by_name) < len(tasks):

@@ -21,7 +21,7 @@ from slalom.evaluation.tasks import Item, Reads, Task, constraint_of, load_task
 
 if TYPE_CHECKING:
     from slalom.constraints.constraint import Constraint
-    from slalom.decoding.steer import SteerableModel
+    from slalom.api import SteerableModel
     from slalom.evaluation.judges import Maker
 
 PACKAGES = ("slalom", "torch", "transformers")

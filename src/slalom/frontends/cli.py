@@ -22,10 +22,11 @@ from slalom.errors import SlalomError
 from slalom.frontends.evaluate import evaluate, read, report, sheet
 
 if TYPE_CHECKING:
-    from slalom.decoding.run import Callback, Report
-    from slalom.decoding.steer import Steered, Text
+    from slalom.api import Steered, Text
+    from slalom.decoding.scheduler import Callback, RowReport
 
 P = ParamSpec("P")
+SHOWN = 32  # texts written before they are shown
 SETTINGS = {
     *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select"),
     *("temperature", "top_p", "repetition_penalty", "chat", "stop", "tell"),
@@ -217,17 +218,19 @@ def generate(
     }
     wanted = make_spec(given, spec)
 
+    from slalom.api import load
     from slalom.backbone.model import DEFAULT
-    from slalom.decoding.steer import BATCH, load
 
     with _status("loading"):
         lm = load(wanted.model or DEFAULT, device=wanted.device, dtype=wanted.dtype, engine=wanted.engine)
         wish = wanted.constraint()
     settings = wanted.model_dump(include=SETTINGS)
-    per_call = max(1, BATCH // wanted.samples)
+    per_call = max(1, SHOWN // wanted.samples)
     for start in range(0, len(wanted.prompts), per_call):
         some = wanted.prompts[start : start + per_call]
-        with _progress(f"{start + 1}-{start + len(some)} of {len(wanted.prompts)}") as callback:
+        with _progress(
+            f"{start + 1}-{start + len(some)} of {len(wanted.prompts)}", len(some) * wanted.samples
+        ) as callback:
             out = lm.steer(some, wish, compare=compare, knobs=wanted.knobs, callbacks=(callback,), **settings)
         if as_json:
             for record in out.records(compare):
@@ -309,18 +312,21 @@ def _status(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(which: str) -> Iterator[Callback]:
-    """A live line on standard error: the step and the best score so far; silent when that is no terminal."""
+def _progress(which: str, count: int) -> Iterator[Callback]:
+    """A live line on standard error: how many texts are satisfied, and drafts; silent when that is no terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"steering {which}")
+        task = progress.add_task(f"steering {which}", total=count)
+        latest: dict[int, RowReport] = {}
 
-        def report(now: Report) -> None:
-            scores = [seen.judgement.score.item() for seen in now.best]
-            there = sum(bool(seen.judgement.satisfied) for seen in now.best)
-            best = f"best score {sum(scores) / len(scores):+.2f}, {there} of {len(scores)} satisfied"
-            progress.update(task, completed=now.step, total=now.steps, description=f"steering {which}: {best}")
+        def report(rows: list[RowReport]) -> None:
+            latest.update((row.ticket, row) for row in rows)
+            drafts, satisfied = (
+                sum(row.drafts for row in latest.values()),
+                sum(row.best.verdict.satisfied for row in latest.values()),
+            )
+            progress.update(task, completed=satisfied, description=f"steering {which}: {drafts} drafts, satisfied")
 
         yield report
 
@@ -555,9 +561,9 @@ def calibrate(
 
         slalom calibrate gpt2
     """
+    from slalom.api import load
     from slalom.constraints import Sentiment
     from slalom.decoding.calibration import calibrate, remember
-    from slalom.decoding.steer import load
 
     with _status(f"loading {model}"):
         lm = load(model)

@@ -84,7 +84,7 @@ def evaluate(
     makers = judge_set(judges)
 
     def lm():  # type: ignore[no-untyped-def]
-        from slalom.decoding.steer import load
+        from slalom.api import load
 
         return load(name, engine=chosen)
 

@@ -39,7 +39,7 @@ MADE_FROM = {
 HARMLESS = (InfNanRemoveLogitsProcessor, LogitNormalization)  # the choice of a token stays the same
 
 
-class Request(NamedTuple):
+class GenerateArguments(NamedTuple):
     """What we honour."""
 
     length: int  # new tokens
@@ -49,7 +49,9 @@ class Request(NamedTuple):
     top_p: float | None
 
 
-def read_request(config: GenerationConfig, asked: Sequence[Any], prompt: int, eos: tuple[int, ...]) -> Request:
+def read_arguments(
+    config: GenerationConfig, asked: Sequence[Any], prompt: int, eos: tuple[int, ...]
+) -> GenerateArguments:
     """Generate's settings, with its logits processors and stopping criteria, for prompts of so many tokens."""
     refused = [*_settings(config, prompt), *(type(one).__name__ for one in asked if not _covered(one, config, eos))]
     if refused:
@@ -57,7 +59,7 @@ def read_request(config: GenerationConfig, asked: Sequence[Any], prompt: int, eo
             f"custom_generate cannot apply {', '.join(refused)}; "
             "leave it out of the arguments of generate and of the model's generation_config"
         )
-    return Request(
+    return GenerateArguments(
         length=config.max_length - prompt,
         free=(config.min_length or 0) < config.max_length,
         repetition_penalty=None if config.repetition_penalty in (None, 1.0) else config.repetition_penalty,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,28 +20,41 @@ from slalom.backbone.rollout import REPETITION_PENALTY, Limits
 from slalom.backbone.telling import Message, instruction
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
-from slalom.decoding.drawing import Drawing
+from slalom.decoding.generate_arguments import read_arguments
 from slalom.decoding.none import Unsteered
-from slalom.decoding.presets import preset_for
-from slalom.decoding.randomness import Rng
-from slalom.decoding.request import read_request
-from slalom.decoding.run import CHOICES, Callback, Finished, choice, decode
-from slalom.decoding.sampler import Judge, Preset, Problem
+from slalom.decoding.objective import CHOICES, Seen
+from slalom.decoding.presets import DEFAULT_SAMPLER, preset_for
+from slalom.decoding.sampler import Request
+from slalom.decoding.scheduler import Callback, Finished, decode
 from slalom.errors import SlalomError
-from slalom.types import Draft, Prompt
+from slalom.types import Draft, Prompt, widened
 
-BATCH = 32  # rows decoded together
 TOGETHER = 8  # texts read whole in one pass: logits of all their positions take memory
 LENGTH, CHAT_LENGTH = 20, 128  # new tokens, unless said
-DRAW = 0  # names the random numbers of sampled rollouts
+
+Prompts = str | Sequence[str | Message | list[Message]]
 
 
-class Row(NamedTuple):
-    """One text to write: this prompt with this seed gives it, whoever else is in the batch."""
+class Options(TypedDict, total=False):
+    """What `steer` and `requests` take besides prompts and wish; the defaults stand in `requests`."""
 
-    prompt: Prompt
+    length: int | Sequence[int] | None
+    samples: int
     seed: int
-    told: str | None = None
+    chat: bool
+    free: bool
+    stop: Sequence[str]
+    sampler: str
+    preset: str
+    strength: float | None
+    steps: int | None
+    until: float | None
+    select: str | None
+    temperature: float | None
+    top_p: float | None
+    repetition_penalty: float
+    tell: bool | str
+    knobs: dict[str, Any] | None
 
 
 class Wish(NamedTuple):
@@ -114,16 +128,38 @@ class SteerableModel(LanguageModel):
 
     def steer(
         self,
-        prompts: str | Sequence[str | Message | list[Message]],
-        constraint: Constraint,
+        prompts: Prompts,
+        constraint: Constraint | Sequence[Constraint],
         *,
-        length: int | None = None,
+        compare: bool = False,
+        callbacks: tuple[Callback, ...] = (),
+        **options: Unpack[Options],
+    ) -> Steered:
+        """Continue each prompt so that the text fulfils the constraint; the options are those of `requests`.
+
+        With `compare`, the LM's own text, neither told nor steered, is written too. Callbacks learn of every draft.
+        """
+        requests = self.requests(prompts, constraint, **options)
+        started = time.perf_counter()
+        finished = decode(self, requests, callbacks)
+        seconds = time.perf_counter() - started
+        texts = self.texts(finished, compare)
+        tokens = sum(end.request.limits.length * end.drafts for end in finished)
+        sampler = requests[0].settings.sampler.name
+        return Steered(texts, seconds, tokens / max(seconds, 1e-9), sampler, self.name, self.engine.name)
+
+    def requests(
+        self,
+        prompts: Prompts,
+        constraint: Constraint | Sequence[Constraint],
+        *,
+        length: int | Sequence[int] | None = None,
         samples: int = 1,
         seed: int = 0,
         chat: bool = False,
         free: bool = False,
         stop: Sequence[str] = (),
-        sampler: str = "dab",
+        sampler: str = DEFAULT_SAMPLER,
         preset: str = "default",
         strength: float | None = None,
         steps: int | None = None,
@@ -133,29 +169,25 @@ class SteerableModel(LanguageModel):
         top_p: float | None = None,
         repetition_penalty: float = REPETITION_PENALTY,
         tell: bool | str = "auto",
-        compare: bool = False,
         knobs: dict[str, Any] | None = None,
-        callbacks: tuple[Callback, ...] = (),
-    ) -> Steered:
-        """Continue each prompt `samples` times so that the text fulfils the constraint.
+    ) -> list[Request]:
+        """One request a text, for a scheduler that other requests may join: each prompt `samples` times.
 
         A prompt is a text, or a chat: a list of messages, each with a role and a content; with `chat`, a text is what
-        the user says. Answers end with a whole sentence, and the constraint reads them alone.
+        the user says. Answers end with a whole sentence, and the constraint reads them alone. All prompts have one
+        constraint and one `length`, or each its own.
 
         `length` is 20 tokens, in a chat at most 128; `free` lets a text end where the LM ends it, and `stop` before any
-        of these strings. `strength` is how hard the sampler pulls, in units of its own; `until` stops a text once it is
-        satisfied to that degree; `select` takes the best draft by `score`, `joint`ly with fluency, or the `latest`;
-        `temperature` and `top_p` draw the tokens (0 takes the likeliest); `knobs` sets fields of the sampler. What is
-        not given, the preset decides. `repetition_penalty` is CTRL's, on generated tokens; 1 turns it off.
+        of these strings. A long text is steered block by block. With seed 0 the search begins at the LM's likeliest
+        text, with any other seed at drawn ones; a prompt's next sample has the next seed. `strength` is how hard the
+        sampler pulls, in units of its own; `until` stops a text once it is satisfied to that degree; `select` takes the
+        best draft by `score`, `joint`ly with fluency, or the `latest`; `temperature` and `top_p` draw the tokens (0
+        takes the likeliest); `knobs` sets fields of the sampler. What is not given, the preset decides.
+        `repetition_penalty` is CTRL's, on generated tokens; 1 turns it off.
 
         `tell` says whether the LM is told the wish as well as steered: `auto` tells an instruct LM where the wish has
-        words (`constraint.describe()`), True any LM, False none; any other string is the sentence to ask with. With
-        `compare`, the LM's own text, neither told nor steered, is written too.
+        words (`constraint.describe()`), True any LM, False none; any other string is the sentence to ask with.
         """
-        listed = _listed(prompts, chat)
-        answers = any(not isinstance(one, str) for one in listed)
-        length = (CHAT_LENGTH if answers else LENGTH) if length is None else length
-        _at_least("length", length, 1)
         _at_least("samples", samples, 1)
         _at_least("seed", seed, 0)
         _at_least("repetition_penalty", repetition_penalty, 1)
@@ -163,20 +195,32 @@ class SteerableModel(LanguageModel):
             raise SlalomError("a stop string is empty; leave it out")
         if select is not None and select not in CHOICES:
             raise SlalomError(f"unknown choice {select!r}; choose from {', '.join(CHOICES)}")
-        settings = preset_for(
-            preset, constraint, self.name, strength, steps, until, knobs, sampler, temperature, top_p, select
-        )
-        encoded = [self._encoded(one, constraint, tell, length) for one in listed]
-        rows = [Row(prompt, seed + sample, told) for prompt, told in encoded for sample in range(samples)]
-        limits = Limits(length, free or answers or bool(stop), repetition_penalty, stops=tuple(stop), whole=answers)
-        finished, seconds = steer_rows(self, rows, constraint, limits, settings, callbacks)
-        tokens = sum(length * one.steps for one in finished)
-        owns: Sequence[Draft | None] = [None] * len(rows)
+        listed = _listed(prompts, chat)
+        found = []
+        wishes = [constraint] * len(listed) if isinstance(constraint, Constraint) else list(constraint)
+        lengths = [length] * len(listed) if length is None or isinstance(length, int) else list(length)
+        for what, given in (("constraint", wishes), ("length", lengths)):
+            if len(given) != len(listed):
+                raise SlalomError(f"there are {len(listed)} prompts and {len(given)} of {what}; give one, or one each")
+        for one, wish, own in zip(listed, wishes, lengths, strict=True):
+            answer = not isinstance(one, str)
+            count = (CHAT_LENGTH if answer else LENGTH) if own is None else own
+            _at_least("length", count, 1)
+            settings = preset_for(
+                preset, wish, self.name, strength, steps, until, knobs, sampler, temperature, top_p, select
+            )
+            limits = Limits(count, free or answer or bool(stop), repetition_penalty, stops=tuple(stop), whole=answer)
+            prompt, told = self._encoded(one, wish, tell, count)
+            found += [Request(prompt, seed + sample, wish, limits, settings, told) for sample in range(samples)]
+        return found
+
+    def texts(self, finished: list[Finished], compare: bool = False) -> list[Text]:
+        """Finished requests as a user reads them; with `compare`, each with the LM's own text."""
+        owns: Sequence[Draft | None] = [None] * len(finished)
         if compare:
-            owns = own_texts(self, rows, constraint, limits, settings)
-        perplexities = untold_perplexities(self, rows, finished)
-        texts = [_text(*one) for one in zip(rows, finished, perplexities, owns, strict=True)]
-        return Steered(texts, seconds, tokens / max(seconds, 1e-9), settings.sampler.name, self.name, self.engine.name)
+            owns = own_texts(self, [end.request for end in finished])
+        perplexities = untold_perplexities(self, finished)
+        return [_text(*one) for one in zip(finished, perplexities, owns, strict=True)]
 
     def _encoded(
         self, one: str | list[Message], constraint: Constraint, tell: bool | str, length: int
@@ -204,42 +248,6 @@ class SteerableModel(LanguageModel):
                 f"there are no words for {constraint.name}; give a sentence to tell the model (--tell-as)"
             )
         return None if words is None else instruction(words)
-
-
-def steer_rows(
-    lm: LanguageModel,
-    rows: list[Row],
-    constraint: Constraint,
-    limits: Limits,
-    settings: Preset,
-    callbacks: tuple[Callback, ...] = (),
-) -> tuple[list[Finished], float]:
-    """Every row's best draft, batch by batch, and the seconds it took."""
-    constraint.check(lm.vocabulary, limits.length)
-    limits = limits._replace(forbidden=constraint.forbids(lm.vocabulary))
-    finished: list[Finished] = []
-    seconds = 0.0
-    for start in range(0, len(rows), BATCH):
-        batch = rows[start : start + BATCH]
-        different = list(dict.fromkeys(row.prompt for row in batch))
-        owners = torch.tensor([different.index(row.prompt) for row in batch], device=lm.device)
-        seeds = [row.seed for row in batch]
-        drawing = None
-        if settings.temperature:
-            drawing = Drawing(settings.temperature, settings.top_p, Rng.from_seeds(seeds, lm.device).fold(DRAW))
-        problem = Problem(lm, lm.read(different), owners, limits, constraint, Judge(constraint), drawing)
-        outcome = decode(
-            problem,
-            settings.sampler,
-            seeds,
-            settings.steps,
-            settings.stop,
-            choice(settings.choice, settings.sampler),
-            callbacks,
-        )
-        finished += outcome.rows
-        seconds += outcome.seconds
-    return finished, seconds
 
 
 def load(
@@ -273,7 +281,7 @@ def custom_generate(
     tokenizer: PreTrainedTokenizerBase,
     *,
     seed: int = 0,
-    sampler: str = "dab",
+    sampler: str = DEFAULT_SAMPLER,
     preset: str = "default",
     strength: float | None = None,
     steps: int | None = None,
@@ -313,7 +321,7 @@ def custom_generate(
             raise SlalomError("custom_generate cannot apply inputs_embeds; give input_ids")
         with _evaluating(model):
             lm = language_model(model)
-            asked = read_request(
+            asked = read_arguments(
                 generation_config or model.generation_config,
                 [*(logits_processor or ()), *(stopping_criteria or ())],
                 input_ids.shape[1],
@@ -325,11 +333,13 @@ def custom_generate(
             mask = torch.ones_like(input_ids) if mask is None else mask
             listed = [ids[real.bool()].tolist() for ids, real in zip(input_ids, mask, strict=True)]
             prompts = [lm.prompt(ids, asked.length) for ids in listed]
-            rows = [Row(prompt, seed + prompts[:i].count(prompt)) for i, prompt in enumerate(prompts)]
             penalty = asked.repetition_penalty or repetition_penalty
             _at_least("repetition_penalty", penalty, 1)
-            finished, _ = steer_rows(lm, rows, constraint, Limits(asked.length, asked.free, penalty), settings)
-        tokens = torch.cat([one.best.draft.tokens for one in finished])
+            limits = Limits(asked.length, asked.free, penalty)
+            seeds = [seed + prompts[:i].count(prompt) for i, prompt in enumerate(prompts)]
+            rows = zip(prompts, seeds, strict=True)
+            finished = decode(lm, [Request(prompt, own, constraint, limits, settings) for prompt, own in rows])
+        tokens = torch.cat([widened(_best(end).draft.tokens, asked.length, lm.vocabulary.pad) for end in finished])
         return torch.cat([input_ids, tokens.to(input_ids.device)], dim=1)
 
     return generate
@@ -372,54 +382,55 @@ def _listed(prompts: str | Sequence[str | Message | list[Message]], chat: bool) 
     return [[{"role": "user", "content": one}] if chat and isinstance(one, str) else one for one in chats]
 
 
-def own_texts(
-    lm: LanguageModel, rows: list[Row], constraint: Constraint, limits: Limits, settings: Preset
-) -> list[Draft]:
-    """What the LM, told nothing, writes by itself for every row, under the same rules."""
-    alone = replace(settings, sampler=Unsteered(), steps=1, stop=None, choice="score")
-    untold = [row._replace(prompt=row.prompt.untold) for row in rows]
-    return [one.best.draft for one in steer_rows(lm, untold, constraint, limits, alone)[0]]
+def own_texts(lm: LanguageModel, requests: list[Request]) -> list[Draft]:
+    """What the LM, told nothing, writes by itself for every request, under the same rules."""
+    alone = [
+        request._replace(
+            prompt=request.prompt.untold,
+            settings=replace(request.settings, sampler=Unsteered(), steps=1, stop=None, choice="score"),
+        )
+        for request in requests
+    ]
+    return [_best(end).draft for end in decode(lm, alone)]
 
 
-def untold_perplexities(lm: LanguageModel, rows: list[Row], finished: list[Finished]) -> list[float]:
+def untold_perplexities(lm: LanguageModel, finished: list[Finished]) -> list[float]:
     """Each text's perplexity under the LM told nothing; where it was told something, it reads the text again."""
-    drafts = [one.best.draft for one in finished]
+    drafts = [_best(end).draft for end in finished]
     values = [draft.perplexity.item() for draft in drafts]
-    told = [number for number, row in enumerate(rows) if row.told is not None]
+    told = [number for number, end in enumerate(finished) if end.request.told is not None]
     for start in range(0, len(told), TOGETHER):
         some = told[start : start + TOGETHER]
-        fields = ([getattr(drafts[number], name) for number in some] for name in ("tokens", "lengths", "log_probs"))
-        tokens, lengths, log_probs = map(torch.cat, fields)
-        ended = torch.cat([drafts[number].ended for number in some])
-        untold = lm.draft([rows[number].prompt.untold for number in some], tokens, lengths, log_probs, ended)
+        together = functools.reduce(Draft.join, [drafts[number] for number in some])
+        untold = together._replace(prompts=[prompt.untold for prompt in together.prompts])
         read = untold._replace(log_probs=lm.log_probs(untold)).perplexity.tolist()
         for number, value in zip(some, read, strict=True):
             values[number] = value
     return values
 
 
-def _text(row: Row, finished: Finished, perplexity: float, own: Draft | None) -> Text:
-    best = finished.best
-    wishes = [
-        Wish(
-            part.name,
-            part.score.item(),
-            None if part.probability is None else part.probability.item(),
-            bool(part.satisfied),
-        )
-        for part in best.judgement.parts
-    ]
+def _best(finished: Finished) -> Seen:
+    """The text of a request that did not fail."""
+    if finished.best is None:
+        raise finished.error or SlalomError("nothing was written")
+    return finished.best
+
+
+def _text(finished: Finished, perplexity: float, own: Draft | None) -> Text:
+    draft, verdict = _best(finished)
+    request = finished.request
+    prompt = request.prompt
     return Text(
-        prompt=row.prompt.text if row.prompt.asked is None else row.prompt.asked,
-        text=best.draft.texts[0],
-        constraints=wishes,
-        satisfied=all(wish.satisfied for wish in wishes),
-        score=best.judgement.score.item(),
+        prompt=prompt.text if prompt.asked is None else prompt.asked,
+        text=draft.texts[0],
+        constraints=[Wish(*part[:4]) for part in verdict.parts],
+        satisfied=verdict.satisfied,
+        score=verdict.score,
         perplexity=perplexity,
-        told_perplexity=None if row.told is None else best.draft.perplexity.item(),
-        steps=finished.steps,
-        seed=row.seed,
-        told=row.told,
+        told_perplexity=None if request.told is None else draft.perplexity.item(),
+        steps=finished.drafts,
+        seed=request.seed,
+        told=request.told,
         unsteered=None if own is None else own.texts[0],
         unsteered_perplexity=None if own is None else own.perplexity.item(),
     )

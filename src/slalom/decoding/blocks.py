@@ -1,0 +1,78 @@
+"""A long text to one block after another: each a sentence or two, steered by itself, and then kept."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from slalom.backbone.ending import before_stop, whole_sentences
+from slalom.backbone.rollout import ended_by
+from slalom.constraints.custom import Custom
+from slalom.decoding.sampler import Request
+from slalom.types import Draft, Prompt
+
+BLOCK = 24  # tokens that are steered together, up to the last whole sentence among them
+ONE_BLOCK = 32  # a text, or what is left of one, that is no longer than this is steered at once
+
+ANYTHING = Custom(lambda prompt, text: True, name="anything")  # what is asked of a block when nothing is left to ask
+
+
+def is_long(request: Request) -> bool:
+    """Whether a request is written block by block."""
+    return request.settings.sampler.blockwise and request.limits.length > ONE_BLOCK
+
+
+def next_block(request: Request, written: list[Draft]) -> Request | None:
+    """What to write after these blocks; none if the text is complete."""
+    left = request.limits.length - sum(int(block.lengths) for block in written)
+    if left <= 0 or (written and (bool(written[-1].ended) or not int(written[-1].lengths))):
+        return None
+    prompt = request.prompt
+    for block in written:
+        prompt = _after(prompt, block)
+    if before_stop(prompt.begun, request.limits.stops) is not None:
+        return None
+    last = left <= ONE_BLOCK
+    length, blocks = (left, 1) if last else (BLOCK, math.ceil(left / BLOCK))
+    return request._replace(
+        prompt=prompt,
+        constraint=request.constraint.remaining(prompt, blocks) or ANYTHING,
+        # A stop string may begin in one block and end in the next: they are looked for in the whole text.
+        limits=request.limits._replace(length=length, stops=(), whole=request.limits.whole or not last),
+    )
+
+
+def _after(prompt: Prompt, block: Draft) -> Prompt:
+    """The prompt of what follows a block."""
+    (text,), count = block.texts, int(block.lengths)
+    tokens = tuple(block.tokens[0, :count].tolist())
+    begun, whole = prompt.begun + text, prompt.text + text
+    finished = whole_sentences(begun)  # characters of the continuation so far that are whole sentences
+    return prompt._replace(
+        text=whole,
+        ids=prompt.ids + tokens,
+        untold_ids=None if prompt.untold_ids is None else prompt.untold_ids + tokens,
+        begun=begun,
+        begun_ids=prompt.begun_ids + tokens,
+        skipped=prompt.skipped if finished is None else len(whole) - len(begun) + finished,
+    )
+
+
+def joined(request: Request, blocks: list[Draft]) -> Draft:
+    """The blocks as one text of the request."""
+    kept = [int(block.lengths) for block in blocks[:-1]] + [blocks[-1].tokens.shape[1]]
+    tokens, log_probs = (
+        torch.cat([getattr(block, name)[:, :count] for block, count in zip(blocks, kept, strict=True)], dim=1)
+        for name in ("tokens", "log_probs")
+    )
+    whole = Draft(
+        blocks[0].vocabulary,
+        [request.prompt],
+        tokens,
+        torch.stack([block.lengths for block in blocks]).sum(0),
+        ["".join(block.texts[0] for block in blocks)],
+        log_probs,
+        blocks[-1].ended,
+    )
+    return ended_by(whole, [request.limits._replace(whole=False)])

@@ -1,0 +1,279 @@
+"""Requests to finished texts: the only loop. Rows join and leave between drafts, whatever they ask for."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+
+from slalom.backbone.model import LanguageModel
+from slalom.backbone.rollout import Forbidden
+from slalom.constraints.constraint import Constraint
+from slalom.decoding import blocks
+from slalom.decoding.objective import CHOICES, Seen
+from slalom.decoding.randomness import Rng
+from slalom.decoding.sampler import Problem, Request, Sampler, Stop
+from slalom.types import Draft
+
+TOKENS = 16_384  # that may be held at once: of all rows, the prompt's and the text's, a draft side by side each
+BLOCKS = 1_000_003  # RNG stream id of a text's second block; the others follow
+
+
+class Finished(NamedTuple):
+    """One row's end: its best draft and its first, or what went wrong; and how many drafts were written."""
+
+    ticket: int
+    request: Request
+    best: Seen | None
+    first: Seen | None
+    drafts: int
+    error: Exception | None = None
+
+
+class RowReport(NamedTuple):
+    """What one row has after a step."""
+
+    ticket: int
+    drafts: int  # written so far, of all blocks
+    block: int
+    seen: Seen  # the new draft
+    best: Seen  # the best of this block so far
+
+
+Callback = Callable[[list[RowReport]], None]
+
+
+@dataclass
+class _Row:
+    """A request under way."""
+
+    ticket: int
+    request: Request
+    block: Request  # what is written at present: all of the request, or a block of it
+    written: list[Draft] = field(default_factory=list)  # earlier blocks
+    before: int = 0  # drafts of earlier blocks
+    drafts: int = 0  # of this block
+    steps: int = 0  # of this block
+    best: Seen | None = None
+    first: Seen | None = None
+    satisfied_at: int | None = None  # drafts of this block when the first that is good enough came
+
+    @property
+    def cost(self) -> int:
+        """Tokens to be held for it."""
+        return (len(self.block.prompt.ids) + self.block.limits.length) * self.block.settings.sampler.drafts
+
+    def note(self, seen: Seen) -> RowReport:
+        """Take in a new draft."""
+        settings = self.block.settings
+        if self.best is None or CHOICES[settings.choice](seen, self.best, settings.objective):
+            self.best = seen
+        self.first = self.first or seen
+        self.steps += 1
+        self.drafts += settings.sampler.drafts
+        stop = settings.stop
+        if stop is not None and self.satisfied_at is None and _good_enough(stop, self.best):
+            self.satisfied_at = self.drafts
+        return RowReport(self.ticket, self.before + self.drafts, len(self.written), seen, self.best)
+
+    @property
+    def done(self) -> bool:
+        """Whether this block has been tried long enough, or its best draft may be kept."""
+        stop = self.block.settings.stop
+        if self.drafts >= self.block.settings.steps:
+            return True
+        if stop is None or self.satisfied_at is None or not _good_enough(stop, self.best):
+            return False
+        assert self.best is not None
+        assert self.first is not None
+        fluent = self.best.perplexity <= stop.fluent * self.first.perplexity
+        return fluent or self.drafts - self.satisfied_at >= stop.patience
+
+
+def _good_enough(stop: Stop, best: Seen | None) -> bool:
+    """Whether there is a text that fulfils the wish to the asked degree."""
+    return best is not None and best.verdict.degree >= stop.degree and not best.empty
+
+
+@dataclass
+class _Batch:
+    """Rows that one sampler works on together."""
+
+    sampler: Sampler
+    rows: list[_Row]
+    problem: Problem
+    rng: Rng
+    state: Any = None
+
+    def advance(self) -> list[Seen]:
+        """Write every row's next draft."""
+        steps = torch.tensor([row.steps + 1 for row in self.rows])
+        rng = self.rng.fold(steps)
+        if self.state is None:
+            state = self.sampler.init(self.problem, rng)
+        else:
+            state = self.sampler.step(self.problem, self.state, rng)
+        draft = self.sampler.read(self.problem, state)
+        verdicts = self.problem.judge(draft)
+        self.state = state
+        return [Seen(draft.select([row]), verdict) for row, verdict in enumerate(verdicts)]
+
+    def select(self, rows: list[int]) -> _Batch:
+        """Only these rows."""
+        if len(rows) == len(self.rows):
+            return self
+        return _Batch(
+            self.sampler,
+            [self.rows[row] for row in rows],
+            self.problem.select(rows),
+            self.rng.select(rows),
+            None if self.state is None else self.state.select(rows),
+        )
+
+    def join(self, other: _Batch) -> _Batch:
+        """The rows of both, each as far as it is."""
+        columns = tuple(own.problem.prompts.prefix.mask.shape[1] for own in (self, other))
+        return _Batch(
+            self.sampler,
+            self.rows + other.rows,
+            self.problem.join(other.problem),
+            self.rng.join(other.rng),
+            self.state.join(other.state, columns),
+        )
+
+
+class Scheduler:
+    """Writes any mix of requests together: `add` some, `step` until they are done, `cancel` what nobody wants.
+
+    A row's text depends on its own request alone. At most `tokens` tokens are held at once; who finds no room waits.
+    """
+
+    def __init__(self, lm: LanguageModel, callbacks: tuple[Callback, ...] = (), tokens: int = TOKENS) -> None:
+        self.lm = lm
+        self.callbacks = callbacks
+        self.tokens = tokens
+        self._tickets = itertools.count()
+        self._waiting: deque[_Row] = deque()
+        self._batches: list[_Batch] = []
+        self._forbidden: WeakKeyDictionary[Constraint, Forbidden | None] = WeakKeyDictionary()
+
+    def add(self, request: Request) -> int:
+        """Take a request in; its ticket. A wish that this LM cannot fulfil is refused with a SlalomError."""
+        vocabulary, constraint = self.lm.vocabulary, request.constraint
+        if constraint not in self._forbidden:
+            self._forbidden[constraint] = constraint.forbids(vocabulary)
+        constraint.check(vocabulary, request.limits.length)
+        request = request._replace(limits=request.limits._replace(forbidden=self._forbidden[constraint]))
+        ticket = next(self._tickets)
+        block = blocks.next_block(request, []) if blocks.is_long(request) else request
+        assert block is not None
+        self._waiting.append(_Row(ticket, request, block))
+        return ticket
+
+    def cancel(self, ticket: int) -> None:
+        """Forget a request, wherever it is."""
+        self._waiting = deque(row for row in self._waiting if row.ticket != ticket)
+        kept = [(batch, [i for i, row in enumerate(batch.rows) if row.ticket != ticket]) for batch in self._batches]
+        self._batches = [batch.select(rows) for batch, rows in kept if rows]
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self._waiting or self._batches)
+
+    def step(self) -> list[Finished]:
+        """One more draft of every row there is room for; those that are done, or have failed."""
+        finished: list[Finished] = []
+        reports: list[RowReport] = []
+        going: list[_Batch] = []
+        for batch in [*self._batches, *self._admitted()]:
+            for part, drafts in _advanced(batch, finished):
+                reports += [row.note(seen) for row, seen in zip(part.rows, drafts, strict=True)]
+                left = [number for number, row in enumerate(part.rows) if not row.done]
+                finished += [end for row in part.rows if row.done and (end := self._ended(row)) is not None]
+                going += [part.select(left)] if left else []
+        self._batches = _merged(going)
+        if reports:
+            for callback in self.callbacks:
+                callback(reports)
+        return sorted(finished, key=lambda end: end.ticket)
+
+    def _admitted(self) -> list[_Batch]:
+        """The waiting rows there is room for, in the order they came, as batches that have not begun."""
+        held = sum(row.cost for batch in self._batches for row in batch.rows)
+        groups: dict[Any, list[_Row]] = {}
+        while self._waiting and (not held or held + self._waiting[0].cost <= self.tokens):
+            row = self._waiting.popleft()
+            held += row.cost
+            groups.setdefault(_kind(row.block), []).append(row)
+        batches = []
+        for rows in groups.values():
+            requests = [row.block for row in rows]
+            seeds = [row.block.seed for row in rows]
+            later = torch.tensor([BLOCKS + len(row.written) if row.written else 0 for row in rows])
+            rng = Rng.from_seeds(seeds, self.lm.device)
+            folded = rng.fold(later)
+            rng = rng._replace(keys=torch.where(later.to(rng.keys.device) > 0, folded.keys, rng.keys))
+            batches.append(_Batch(requests[0].settings.sampler, rows, Problem.of(self.lm, requests), rng))
+        return batches
+
+    def _ended(self, row: _Row) -> Finished | None:
+        """A row whose block is done: it goes on with its next block, or is finished."""
+        assert row.best is not None
+        if row.block is row.request:
+            return Finished(row.ticket, row.request, row.best, row.first, row.drafts)
+        row.written.append(row.best.draft)
+        drafts = row.before + row.drafts
+        if (following := blocks.next_block(row.request, row.written)) is not None:
+            self._waiting.appendleft(_Row(row.ticket, row.request, following, row.written, drafts, first=None))
+            return None
+        draft = blocks.joined(row.request, row.written)
+        (verdict,) = row.request.constraint.judge(draft).verdicts()
+        return Finished(row.ticket, row.request, Seen(draft, verdict), row.first, drafts)
+
+
+def _kind(request: Request) -> Any:
+    """Rows of the same kind are written together."""
+    sampler = request.settings.sampler
+    if sampler.mixes:
+        return sampler
+    return sampler, id(request.constraint), request.limits, request.settings.temperature, request.settings.top_p
+
+
+def _advanced(batch: _Batch, finished: list[Finished]) -> list[tuple[_Batch, list[Seen]]]:
+    """A batch with its next drafts. If it fails, every row is tried by itself: a bad row fails alone."""
+    try:
+        return [(batch, batch.advance())]
+    except Exception as error:
+        if len(batch.rows) == 1:
+            (row,) = batch.rows
+            finished.append(Finished(row.ticket, row.request, None, None, row.before + row.drafts, error))
+            return []
+    return [pair for row in range(len(batch.rows)) for pair in _advanced(batch.select([row]), finished)]
+
+
+def _merged(batches: list[_Batch]) -> list[_Batch]:
+    """Batches whose sampler lets rows join become one."""
+    merged: dict[Any, _Batch] = {}
+    for number, batch in enumerate(batches):
+        key: Any = batch.sampler if batch.sampler.mixes else number
+        merged[key] = merged[key].join(batch) if key in merged else batch
+    return list(merged.values())
+
+
+def decode(lm: LanguageModel, requests: list[Request], callbacks: tuple[Callback, ...] = ()) -> list[Finished]:
+    """All of these, in the order asked. The first that fails fails all."""
+    scheduler = Scheduler(lm, callbacks)
+    tickets = [scheduler.add(request) for request in requests]
+    found: dict[int, Finished] = {}
+    while scheduler.busy:
+        for end in scheduler.step():
+            if end.error is not None:
+                raise end.error
+            found[end.ticket] = end
+    return [found[ticket] for ticket in tickets]
