@@ -19,8 +19,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from slalom.constraints.classifier import Classifier
 from slalom.api import SteerableModel
+from slalom.constraints.classifier import Classifier
 
 CORPUS = [
     "the food was good and the soup was warm",

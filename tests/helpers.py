@@ -47,6 +47,12 @@ def problem_of(
     )
 
 
+def limited(problem: Problem, **limits: object) -> Problem:
+    """The same under other limits."""
+    changed = [request._replace(limits=request.limits._replace(**limits)) for request in problem.requests]  # type: ignore[arg-type]
+    return problem._replace(requests=changed)
+
+
 def decode(
     problem: Problem,
     sampler: Sampler,

@@ -86,6 +86,10 @@ class Draft(NamedTuple):
         """The continuations with the blocks written before them."""
         return [prompt.begun + text for prompt, text in zip(self.prompts, self.texts, strict=True)]
 
+    def trimmed(self, n: int) -> Draft:
+        """The first n positions, of rows that have no more."""
+        return self._replace(tokens=self.tokens[:, :n], log_probs=self.log_probs[:, :n])
+
     def join(self, other: Draft) -> Draft:
         """The rows of both, the shorter of the two padded."""
         n = max(self.tokens.shape[1], other.tokens.shape[1])

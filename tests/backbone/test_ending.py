@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.ending import before_stop, ends_sentence, tokens_for, whole_sentences
 from slalom.backbone.rollout import Limits, finished
-from slalom.api import SteerableModel
 from tests.helpers import draft_of, unsteered
 
 

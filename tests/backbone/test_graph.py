@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 
+from slalom.api import SteerableModel
 from slalom.backbone.engine import TransformersEngine
 from slalom.backbone.graph import GraphPass, frozen, input_table, output_table
-from slalom.api import SteerableModel
 from tests.conftest import byte_level_tokenizer
 from tests.helpers import draft_of
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import slalom
+from slalom.api import SteerableModel
 from slalom.backbone import placement
 from slalom.backbone.model import load_parts
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 

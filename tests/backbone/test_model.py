@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone import model as backbone
 from slalom.backbone.model import best_dtype
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 

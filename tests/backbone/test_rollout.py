@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
 from slalom.api import SteerableModel
+from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
 from slalom.errors import SlalomError
 from tests.conftest import SHAPES, tiny_lm
 from tests.helpers import push_at, unsteered

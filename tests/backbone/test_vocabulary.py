@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from slalom.backbone.vocabulary import Vocabulary
 from slalom.api import SteerableModel
+from slalom.backbone.vocabulary import Vocabulary
 from tests.conftest import byte_level_tokenizer
 
 TEXTS = [" good soup, didn't it?", " naïve café", " 42 years 😀 and 👩‍🚀 too", " 日本語 text", "!", "un-split"]

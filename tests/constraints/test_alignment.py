@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.constraints.alignment import candidate_table, collect, pieces_of
 from slalom.api import SteerableModel
+from slalom.constraints.alignment import candidate_table, collect, pieces_of
 from tests.conftest import byte_level_tokenizer, word_piece_tokenizer
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
+from slalom.api import SteerableModel
 from slalom.constraints import Avoid, EndsWithSentence, Keywords
 from slalom.constraints.classifier import Classifier
+from slalom.decoding.climb import Climb
 from slalom.decoding.dab import DAB
 from slalom.decoding.dab import PAPER as PUBLISHED
-from slalom.decoding.run import Report, decode
-from slalom.api import SteerableModel
+from slalom.decoding.randomness import Rng
+from slalom.decoding.sampler import Sampler
+from slalom.decoding.scheduler import RowReport
 from slalom.errors import SlalomError
-from tests.helpers import draft_of, problem_of, unsteered
+from slalom.types import Draft
+from tests.helpers import decode, draft_of, problem_of, unsteered
 
 PROMPTS = ["the food", "we liked", "a lovely day by the river"]
 
@@ -54,14 +60,14 @@ def written_words(lm: SteerableModel, prompts: list[str], length: int) -> list[s
     return list(dict.fromkeys(word for text in texts for word in text.split() if word.isalnum()))
 
 
-@pytest.mark.parametrize("sampler", [DAB(), PUBLISHED], ids=["default", "paper"])
-def test_no_draft_ever_holds_a_word_to_avoid(lm: SteerableModel, good: Classifier, sampler: DAB) -> None:
+@pytest.mark.parametrize("sampler", [Climb(width=1), DAB(), PUBLISHED], ids=["climb", "dab", "paper"])
+def test_no_draft_ever_holds_a_word_to_avoid(lm: SteerableModel, good: Classifier, sampler: Sampler) -> None:
     words = [*written_words(lm, PROMPTS, 8), "the", "was", "soup"]
     avoid = Avoid(words)
     texts: list[tuple[str, str]] = []
 
-    def note(report: Report) -> None:
-        draft = report.seen.draft
+    def note(rows: list[RowReport]) -> None:
+        draft = functools.reduce(Draft.join, [row.seen.draft for row in rows])
         texts.extend((prompt.text, text) for prompt, text in zip(draft.prompts, draft.texts, strict=True))
 
     decode(problem_of(lm, PROMPTS, good + avoid), sampler, [0, 1, 2], steps=12, callbacks=(note,))
@@ -75,7 +81,7 @@ def test_a_word_of_several_tokens_cannot_be_pieced_together(
 ) -> None:
     """Everything is pushed towards spelling the word out, and the text still does not."""
     monkeypatch.setattr(Keywords, "check_allowed", lambda *_: None)  # which would refuse such a wish
-    wish, knobs = Keywords(["gum"]), {"weight": 30, "fluency": 0}
+    wish, knobs = Keywords(["gum"]), {"fluency": 0}
     assert all(len(spelling.tokens) > 1 for spelling in wish.spellings(llama.vocabulary))
     reached = llama.steer(PROMPTS, wish, length=8, steps=30, knobs=knobs)
     assert any(row.satisfied for row in reached.rows)
@@ -86,7 +92,7 @@ def test_a_word_of_several_tokens_cannot_be_pieced_together(
 
 def test_words_to_avoid_are_no_candidates(llama: SteerableModel) -> None:
     problem = problem_of(llama, PROMPTS, Avoid(["the"]) + Keywords(["the", "soup"]))
-    state = DAB(top_k=20).init(problem, None)  # type: ignore[arg-type]
+    state = Climb(top_k=20).init(problem, Rng.from_seeds([0] * len(PROMPTS), llama.device))
     proposed = {llama.vocabulary.texts[token] for token in state.origin.candidates.flatten().tolist()}
     assert not {" the", "the", "The", " The"} & proposed
     assert any("soup".startswith(text.strip()) for text in proposed if text.strip())

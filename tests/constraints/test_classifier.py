@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaModel
 
+from slalom.api import SteerableModel
 from slalom.constraints import classifier as open_classifier
 from slalom.constraints.classifier import Classifier, margin
 from slalom.constraints.encoder import dot_products, replaced_embeddings, window
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 from tests.conftest import tiny_classifier, tiny_lm, word_piece_tokenizer

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.constraints import Avoid, Constraint, Custom, EndsWithSentence, Keywords, Length, Regex, Similar, Topic
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.encoder import Reads
 from slalom.constraints.table_classifier import TableClassifier, TableEncoder
-from slalom.api import SteerableModel
 from tests.conftest import tiny_classifier
 from tests.helpers import draft_of, one_hots
 
@@ -124,7 +124,9 @@ def test_a_judgement_agrees_with_the_single_methods(llama: SteerableModel, const
     assert (judged.satisfied == constraint.satisfied(draft)).all()
     assert ((judged.degree >= 0) & (judged.degree <= 1)).all()
     assert [part.name for part in judged.parts] == [part.name for _, part in constraint.terms()]
-    assert judged.select([2, 0]).score.tolist() == judged.score[[2, 0]].tolist()
+    verdicts = judged.verdicts()
+    assert [one.score for one in verdicts] == judged.score.tolist()
+    assert [one.satisfied for one in verdicts] == judged.satisfied.tolist()
 
 
 def test_a_row_that_ended_early_is_judged_by_what_it_says(llama: SteerableModel, constraint: Constraint) -> None:
@@ -147,7 +149,9 @@ def test_sums_score_as_their_parts_in_either_order(llama: SteerableModel) -> Non
             left.candidate_scores(draft, candidates), right.candidate_scores(draft, candidates), atol=1e-6
         )
     assert torch.allclose((a + 0.5 * b).score(draft), a.score(draft) + 0.5 * b.score(draft), atol=1e-6)
-    assert torch.allclose((a + 0.5 * b).prefix_score(draft), a.prefix_score(draft) + 0.5 * b.prefix_score(draft), atol=1e-6)
+    assert torch.allclose(
+        (a + 0.5 * b).prefix_score(draft), a.prefix_score(draft) + 0.5 * b.prefix_score(draft), atol=1e-6
+    )
     assert (a + 0.5 * b).name == "classifier:good + 0.5 * keywords:any(soup, rain)"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.constraints import Custom, Keywords
 from slalom.api import SteerableModel
+from slalom.constraints import Custom, Keywords
 from slalom.errors import SlalomError
 from tests.helpers import draft_of
 

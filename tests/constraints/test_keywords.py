@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.constraints import Keywords
 from slalom.constraints.keywords import SCALE
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from slalom.constraints.plugins import GROUP, registered, registered_constraint
 from slalom.api import SteerableModel
+from slalom.constraints.plugins import GROUP, registered, registered_constraint
 from slalom.errors import SlalomError
 from slalom.frontends.cli import app
 from slalom.frontends.specs import make_spec

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from slalom.api import SteerableModel
 from slalom.constraints import Regex
 from slalom.constraints.keywords import SCALE
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of
 

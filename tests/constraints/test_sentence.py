@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.ending import ends_sentence as ends
 from slalom.constraints import EndsWithSentence, Length
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots
 

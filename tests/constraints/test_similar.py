@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.constraints import Similar
 from slalom.api import SteerableModel
+from slalom.constraints import Similar
 from slalom.errors import SlalomError
 from tests.conftest import tiny_classifier
 from tests.constraints.test_contract import similar

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from slalom.constraints.table_classifier import least_squares_projection, shared_vocabulary
 from slalom.api import SteerableModel
+from slalom.constraints.table_classifier import least_squares_projection, shared_vocabulary
 from tests.conftest import byte_level_tokenizer, tiny_lm, word_piece_tokenizer
 from tests.constraints.test_contract import ROWS, same_length, table_classifier
 from tests.helpers import draft_of, one_hots

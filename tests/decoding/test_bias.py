@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.decoding.bias import NORMS, RECENT, SCHEDULES, bias_vector, distances, geometry, prepare
 from slalom.api import SteerableModel
+from slalom.decoding.bias import NORMS, RECENT, SCHEDULES, bias_vector, distances, geometry, prepare
 
 
 def brute_distances(table: torch.Tensor, token: int) -> torch.Tensor:

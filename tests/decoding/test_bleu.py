@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.constraints import Keywords
 from slalom.decoding.bleu import bleu
 from slalom.decoding.randomness import Rng
-from slalom.api import SteerableModel
 
 RNG = Rng.from_seeds([0, 1], torch.device("cpu"))
 

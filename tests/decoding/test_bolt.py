@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from slalom.api import SteerableModel
 from slalom.backbone.graph import GraphPass, input_table, output_table
 from slalom.backbone.rollout import rollout
 from slalom.constraints import Avoid, Keywords
@@ -17,11 +18,9 @@ from slalom.decoding.bias import centred_norm
 from slalom.decoding.bolt import BOLT, BOLTState, Learned, NormalisedBOLT
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.randomness import Rng
-from slalom.decoding.run import decode
 from slalom.decoding.sampler import Problem
-from slalom.api import SteerableModel
 from tests.constraints.test_contract import table_classifier
-from tests.helpers import problem_of, unsteered
+from tests.helpers import decode, limited, problem_of, unsteered
 
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 STILL = BOLT(start=0.0, noise=0.0)
@@ -50,7 +49,9 @@ def test_without_a_bias_it_is_greedy_decoding(lm: SteerableModel, good: Classifi
 
 
 def test_without_a_bias_it_draws_as_any_rollout_draws(lm: SteerableModel, good: Classifier) -> None:
-    problem = problem_of(lm, PROMPTS, good)._replace(drawing=Drawing(1.5, 0.9, rng_of([4, 5, 6])))
+    problem = problem_of(lm, PROMPTS, good)
+    each = torch.ones(3)
+    problem = problem._replace(drawing=Drawing(1.5 * each, 0.9 * each, rng_of([4, 5, 6])))
     expected = rollout(lm, problem.prompts, problem.rows, problem.limits, draw=problem.draw).draft.tokens
     assert expected.tolist() != unsteered(lm, PROMPTS).draft.tokens.tolist()
     assert [state.latest.tokens.tolist() for state in steps_of(STILL, problem, 1)] == [expected.tolist()] * 2
@@ -201,7 +202,7 @@ def test_forbidden_words_are_never_written(llama: SteerableModel, good: Classifi
 
 def test_a_row_ends_at_its_eos_and_the_others_go_on(lm: SteerableModel, good: Classifier) -> None:
     problem = problem_of(lm, PROMPTS, good)
-    problem = problem._replace(limits=problem.limits._replace(free=True))
+    problem = limited(problem, free=True)
     sampler, rng = BOLT(noise=0.0), rng_of([0, 1, 2])
     state = sampler.init(problem, rng.fold(1))
     bias = state.bias.value.clone()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from slalom.api import SteerableModel
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.calibration import Calibration, Trial, best_trial, calibrate, recorded_weight, remember
 from slalom.decoding.dab import DAB
 from slalom.decoding.presets import preset_for
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 
 
@@ -31,8 +31,8 @@ def test_a_calibrated_weight_is_used_by_later_runs(
     assert len(lines) == len(found.tried)
     remember("some/model", Calibration(2.25, found.tried))
     assert recorded_weight("some/model") == 2.25
-    assert preset_for("default", good, "some/model", strength=2.0).sampler.weight == 4.5
-    assert preset_for("default", good, "other").sampler.weight != 4.5
+    assert preset_for("default", good, "some/model", strength=2.0, sampler="dab").sampler.weight == 4.5
+    assert preset_for("default", good, "other", sampler="dab").sampler.weight != 4.5
 
 
 def test_a_calibrated_weight_reaches_every_preset_of_ours_and_leaves_the_papers(
@@ -40,9 +40,9 @@ def test_a_calibrated_weight_reaches_every_preset_of_ours_and_leaves_the_papers(
 ) -> None:
     monkeypatch.setenv("SLALOM_HOME", str(tmp_path))
     remember("some/model", Calibration(2.25, []))
-    weights = {name: preset_for(name, good, "some/model").sampler.weight for name in DAB.presets(good)}
-    assert weights == {"default": 2.25, "thorough": 2.25, "paper": 1.05}
-    assert preset_for("thorough", good, "some/model", knobs={"weight": 1.5}).sampler.weight == 1.5
+    weights = {name: preset_for(name, good, "some/model", sampler="dab").sampler.weight for name in DAB.presets(good)}
+    assert weights == {"default": 2.25, "paper": 1.05}
+    assert preset_for("default", good, "some/model", knobs={"weight": 1.5}, sampler="dab").sampler.weight == 1.5
 
 
 def test_a_broken_calibration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.rollout import rollout
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
@@ -12,11 +15,11 @@ from slalom.decoding.cold import COLD, Opinion, adam
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.randomness import Rng
 from slalom.decoding.relaxation import entries_at
-from slalom.decoding.run import Report, decode
 from slalom.decoding.sampler import Problem
-from slalom.api import SteerableModel
+from slalom.decoding.scheduler import RowReport
+from slalom.types import Draft
 from tests.constraints.test_contract import table_classifier
-from tests.helpers import problem_of, unsteered
+from tests.helpers import decode, limited, problem_of, unsteered
 
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 SMALL = COLD(top_k=10, inner=4)
@@ -24,7 +27,8 @@ SMALL = COLD(top_k=10, inner=4)
 
 def with_drawing(problem: Problem) -> Problem:
     rng = Rng.from_seeds(list(range(len(problem.rows))), problem.lm.device)
-    return problem._replace(drawing=Drawing(1.0, 0.9, rng))
+    each = torch.ones(len(problem.rows))
+    return problem._replace(drawing=Drawing(each, 0.9 * each, rng))
 
 
 @pytest.mark.parametrize("start", ["soft", "drawn"])
@@ -34,7 +38,7 @@ def test_with_one_favourite_and_no_keywords_it_is_greedy_decoding(
     drafts: list[list[list[int]]] = []
     problem = with_drawing(problem_of(lm, PROMPTS, good))
     sampler = COLD(top_k=1, inner=3, start=start)
-    note = lambda report: drafts.append(report.seen.draft.tokens.tolist())  # noqa: E731
+    note = lambda rows: drafts.append([row.seen.draft.tokens[0].tolist() for row in rows])  # noqa: E731
     decode(problem, sampler, [0, 1, 2], steps=3, callbacks=(note,))
     assert drafts == [unsteered(lm, PROMPTS).draft.tokens.tolist()] * 3
 
@@ -55,7 +59,7 @@ def test_its_gradient_is_that_of_the_energy(lm: SteerableModel) -> None:
 def test_what_it_believes_of_a_text_is_what_the_lm_says(lm: SteerableModel, good: Classifier) -> None:
     draft = unsteered(lm, PROMPTS, repetition_penalty=1.0).draft
     problem = problem_of(lm, PROMPTS, good)
-    problem = problem._replace(limits=problem.limits._replace(repetition_penalty=1.0))
+    problem = limited(problem, repetition_penalty=1.0)
     opinion = SMALL._ask(problem, draft.tokens)
     assert opinion.candidates[..., 0].tolist() == draft.tokens.tolist()  # greedy: the token is the LM's favourite
     ratios = (opinion.targets[..., 0] / opinion.targets.sum(-1)).log()
@@ -117,8 +121,8 @@ def test_fs_part_of_the_energy_raises_f(lm: SteerableModel) -> None:
 
 def test_keywords_land(lm: SteerableModel) -> None:
     wish = Keywords(["soup", "river"], mode="all")
-    ends = decode(problem_of(lm, PROMPTS, wish), COLD(top_k=5, inner=20, pace=8), [0, 1, 2], steps=4).rows
-    assert sum(bool(end.best.judgement.satisfied) for end in ends) >= 2
+    ends = decode(problem_of(lm, PROMPTS, wish), COLD(top_k=5, inner=20, pace=8), [0, 1, 2], steps=4)
+    assert sum(end.best.verdict.satisfied for end in ends) >= 2
 
 
 def test_rows_that_leave_do_not_disturb_the_others(llama: SteerableModel, good: Classifier) -> None:
@@ -135,8 +139,8 @@ def test_nothing_forbidden_is_ever_written(lm: SteerableModel, good: Classifier)
     avoid = Avoid(unsteered(lm, PROMPTS).draft.texts[0].split()[:2])
     texts: list[tuple[str, str]] = []
 
-    def note(report: Report) -> None:
-        draft = report.seen.draft
+    def note(rows: list[RowReport]) -> None:
+        draft = functools.reduce(Draft.join, [row.seen.draft for row in rows])
         texts.extend((prompt.text, text) for prompt, text in zip(draft.prompts, draft.texts, strict=True))
 
     decode(problem_of(lm, PROMPTS, good + avoid), SMALL, [0, 1, 2], steps=3, callbacks=(note,))

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from slalom.api import SteerableModel
 from slalom.constraints import Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
 from slalom.decoding.lm_steer import LMSteer
-from slalom.decoding.run import decode
 from slalom.decoding.sampler import Sampler
-from slalom.api import SteerableModel
-from tests.helpers import problem_of, steer_folder
+from tests.helpers import decode, problem_of, steer_folder
 
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 
@@ -34,10 +33,10 @@ def sampler(request: pytest.FixtureRequest, tmp_path: Path) -> Sampler:
 def test_same_seed_same_text_alone_or_in_a_batch(lm: SteerableModel, good: Classifier, sampler: Sampler) -> None:
     seeds = [3, 1, 3]
     drawn = sampler.name in DRAWN
-    together = decode(problem_of(lm, PROMPTS, good, drawn=seeds if drawn else None), sampler, seeds, steps=5).rows
+    together = decode(problem_of(lm, PROMPTS, good, drawn=seeds if drawn else None), sampler, seeds, steps=5)
     for row, (prompt, seed) in enumerate(zip(PROMPTS, seeds, strict=True)):
         problem = problem_of(lm, [prompt], good, drawn=[seed] if drawn else None)
-        (alone,) = decode(problem, sampler, [seed], steps=5).rows
+        (alone,) = decode(problem, sampler, [seed], steps=5)
         assert alone.best.draft.tokens.tolist() == together[row].best.draft.tokens.tolist()
 
 
@@ -54,15 +53,15 @@ def test_another_seed_gives_another_chain(lm: SteerableModel, good: Classifier, 
 def test_drafts_have_the_asked_length_and_only_writable_tokens(
     lm: SteerableModel, good: Classifier, sampler: Sampler
 ) -> None:
-    for end in decode(problem_of(lm, PROMPTS, good, length=7), sampler, [0, 1, 2], steps=4).rows:
+    for end in decode(problem_of(lm, PROMPTS, good, length=7), sampler, [0, 1, 2], steps=4):
         assert end.best.draft.tokens.shape == (1, 7)
         assert not lm.vocabulary.banned_fixed[end.best.draft.tokens].any()
 
 
 def test_it_works_for_a_sum_of_constraints(llama: SteerableModel, good: Classifier, sampler: Sampler) -> None:
     wish = good + 0.5 * Keywords(["soup"])
-    (end,) = decode(problem_of(llama, ["we"], wish), sampler, [0], steps=4).rows
-    assert [part.name for part in end.best.judgement.parts] == ["classifier:good", "keywords:any(soup)"]
+    (end,) = decode(problem_of(llama, ["we"], wish), sampler, [0], steps=4)
+    assert [part.name for part in end.best.verdict.parts] == ["classifier:good", "keywords:any(soup)"]
 
 
 def test_every_knob_is_documented() -> None:

@@ -12,11 +12,11 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 from transformers.generation import EosTokenCriteria, TemperatureLogitsWarper
 
 import slalom
+from slalom.api import SteerableModel
 from slalom.backbone import model as backbone
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 from tests.helpers import unsteered

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.steering import Steers, steering
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.sentiment import Sentiment
 from slalom.decoding import lm_steer
 from slalom.decoding.lm_steer import LMSteer, load_steer
-from slalom.decoding.run import decode, latest
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_classifier, tiny_lm
-from tests.helpers import problem_of, steer_folder, unsteered
+from tests.helpers import decode, problem_of, steer_folder, unsteered
 
 PROMPTS = ["the food was", "a lovely day by the river with"]
 
@@ -67,9 +66,7 @@ def test_the_hook_is_gone_after_an_error(llama: SteerableModel) -> None:
 
 
 def test_strength_zero_is_the_lm_itself(lm: SteerableModel, good: Classifier, folder: Path) -> None:
-    ends = decode(
-        problem_of(lm, PROMPTS, good), LMSteer(strength=0.0, steer=str(folder)), [0, 1], 2, better=latest
-    ).rows
+    ends = decode(problem_of(lm, PROMPTS, good), LMSteer(strength=0.0, steer=str(folder)), [0, 1], 2, choice="latest")
     expected = unsteered(lm, PROMPTS).draft
     for row, end in enumerate(ends):
         assert end.best.draft.texts == [expected.texts[row]]
@@ -131,7 +128,7 @@ def test_a_sum_is_steered_by_the_weighted_sum_of_its_steers(tmp_path: Path, monk
 def test_the_lm_gets_no_gradient_and_tells_its_own_perplexity(
     lm: SteerableModel, good: Classifier, folder: Path
 ) -> None:
-    (end,) = decode(problem_of(lm, ["the food was"], good), LMSteer(steer=str(folder)), [0], 2, better=latest).rows
+    (end,) = decode(problem_of(lm, ["the food was"], good), LMSteer(steer=str(folder)), [0], 2, choice="latest")
     assert all(parameter.grad is None for parameter in lm.model.parameters())
     torch.testing.assert_close(end.best.draft.log_probs, lm.log_probs(end.best.draft))
     assert end.best.draft.texts != end.first.draft.texts
@@ -148,7 +145,7 @@ def test_each_step_is_another_sample_and_the_last_one_stands(
         length=8,
         steps=5,
         knobs={"steer": str(folder)},
-        callbacks=(lambda report: texts.extend(report.seen.draft.texts),),
+        callbacks=(lambda rows: texts.extend(row.seen.draft.texts[0] for row in rows),),
     )
     assert len(set(texts)) == 5
     assert out.texts == texts[-1:]

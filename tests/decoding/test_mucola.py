@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.rollout import rollout
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
@@ -19,10 +22,10 @@ from slalom.decoding.mucola import (
     spacing,
 )
 from slalom.decoding.randomness import Rng
-from slalom.decoding.run import Report, decode
-from slalom.api import SteerableModel
+from slalom.decoding.scheduler import RowReport
+from slalom.types import Draft
 from tests.constraints.test_contract import table_classifier
-from tests.helpers import draft_of, problem_of, unsteered
+from tests.helpers import decode, draft_of, problem_of, unsteered
 
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 SMALL = MuCoLa(inner=4, always=True)
@@ -150,14 +153,14 @@ def test_the_constraints_gradient_moves_the_text_towards_it(lm: SteerableModel) 
     problem = problem_of(lm, PROMPTS, constraint)
     before = constraint.score(unsteered(lm, PROMPTS).draft)
     sampler = MuCoLa(goal=float(before.max()) + 1, growth=5.0, noise=0.0, inner=10)
-    ends = decode(problem, sampler, [0, 1, 2], steps=3).rows
-    assert sum(end.best.judgement.score.item() for end in ends) > before.sum().item()
+    ends = decode(problem, sampler, [0, 1, 2], steps=3)
+    assert sum(end.best.verdict.score for end in ends) > before.sum().item()
 
 
 def test_keywords_land(lm: SteerableModel) -> None:
     wish = Keywords(["soup", "river"])
-    ends = decode(problem_of(lm, PROMPTS, wish), MuCoLa(inner=20), [0, 1, 2], steps=4).rows
-    assert sum(bool(end.best.judgement.satisfied) for end in ends) >= 2
+    ends = decode(problem_of(lm, PROMPTS, wish), MuCoLa(inner=20), [0, 1, 2], steps=4)
+    assert sum(end.best.verdict.satisfied for end in ends) >= 2
 
 
 def test_a_chain_in_a_batch_equals_the_same_chain_alone(lm: SteerableModel, good: Classifier) -> None:
@@ -211,8 +214,8 @@ def test_nothing_forbidden_is_ever_written(lm: SteerableModel, good: Classifier)
     avoid = Avoid([word for word in words if word.isalnum()] or ["soup"])
     texts: list[tuple[str, str]] = []
 
-    def note(report: Report) -> None:
-        draft = report.seen.draft
+    def note(rows: list[RowReport]) -> None:
+        draft = functools.reduce(Draft.join, [row.seen.draft for row in rows])
         texts.extend((prompt.text, text) for prompt, text in zip(draft.prompts, draft.texts, strict=True))
 
     sampler = MuCoLa(noise=2.0, last_noise=2.0, inner=4, always=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from slalom.api import SteerableModel
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.none import Unsteered
-from slalom.decoding.run import decode
-from slalom.api import SteerableModel
-from tests.helpers import problem_of, unsteered
+from tests.helpers import decode, problem_of, unsteered
 
 
 def test_greedy_text_is_the_lms_own_and_stays_so(lm: SteerableModel, good: Classifier) -> None:
     prompts = ["the food was", "we"]
-    (first, second) = decode(problem_of(lm, prompts, good), Unsteered(), [0, 1], steps=3).rows
+    (first, second) = decode(problem_of(lm, prompts, good), Unsteered(), [0, 1], steps=3)
     expected = unsteered(lm, prompts).draft
     assert [first.best.draft.texts[0], second.best.draft.texts[0]] == expected.texts
 
@@ -23,7 +22,7 @@ def test_every_step_draws_another_sample(llama: SteerableModel, good: Classifier
         Unsteered(),
         [5],
         steps=4,
-        callbacks=(lambda report: texts.extend(report.seen.draft.texts),),
+        callbacks=(lambda rows: texts.extend(row.seen.draft.texts[0] for row in rows),),
     )
     assert len(set(texts)) == 4
 

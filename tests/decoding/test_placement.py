@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.engine import Memory, _with_room
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
-from slalom.api import SteerableModel
 from slalom.types import Draft, Relaxed
 from tests.conftest import tiny_classifier, tiny_lm
 from tests.constraints.test_contract import CONSTRAINTS, ROWS, same_length

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slalom.constraints.classifier import Classifier
 from slalom.api import SteerableModel
+from slalom.constraints.classifier import Classifier
 from slalom.errors import SlalomError
 from tests.conftest import CORPUS, tiny_lm
 from tests.helpers import unsteered
@@ -78,7 +78,7 @@ def test_an_empty_stop_string_is_refused(llama: SteerableModel, good: Classifier
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"sampler": "nobody"}, "unknown sampler 'nobody'; choose from dab"),
+        ({"sampler": "nobody"}, "unknown sampler 'nobody'; choose from climb"),
         ({"preset": "nothing"}, "unknown preset 'nothing'; choose from default"),
         ({"temperature": -1.0}, "temperature is -1; it must be at least 0"),
         ({"top_p": 0.0}, "top_p is 0; it must be above 0 and at most 1"),

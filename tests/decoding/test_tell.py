@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.constraints import Avoid, Custom, Keywords, Regex, Topic
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from tests.conftest import tiny_classifier, tiny_lm
 
@@ -81,7 +81,7 @@ def test_constraints_never_read_what_the_model_is_told(chatty: SteerableModel) -
 
 def test_perplexity_is_that_of_the_model_told_nothing(chatty: SteerableModel) -> None:
     tokens: list[int] = []
-    note = lambda report: tokens.extend(report.seen.draft.tokens[0].tolist())  # noqa: E731
+    note = lambda rows: tokens.extend(rows[0].seen.draft.tokens[0].tolist())  # noqa: E731
     (told,) = chatty.steer("the food", SAD, steps=1, callbacks=(note,)).rows
     before = chatty.vocabulary.pieces("the food")
     logits = chatty.model(torch.tensor([before + tokens])).logits[0, len(before) - 1 : -1]

@@ -9,10 +9,10 @@ from threading import Barrier
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.steering import steering
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.encoder import replaced_embeddings
-from slalom.api import SteerableModel
 from tests.conftest import tiny_classifier, tiny_lm
 from tests.helpers import draft_of, steer_folder
 

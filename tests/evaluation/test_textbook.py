@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from slalom.api import SteerableModel
 from slalom.decoding.dab import PAPER as PUBLISHED
 from slalom.decoding.randomness import Rng
-from slalom.api import SteerableModel
 from slalom.evaluation.textbook import Textbook
 from tests.constraints.test_contract import table_classifier
 from tests.helpers import problem_of

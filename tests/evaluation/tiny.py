@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from slalom.api import SteerableModel
 from slalom.backbone.rollout import rollout
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.keywords import Keywords
@@ -17,7 +18,6 @@ from slalom.decoding.drawing import Drawing
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.evaluation import evaluate as evaluation
 from slalom.evaluation.harness import Cell, Settings

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from slalom.api import SteerableModel
 from slalom.backbone.steering import hidden_size
 from slalom.decoding.lm_steer import load_steer
-from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.training.data import Batch, Row
 from slalom.training.steer import (

@@ -127,7 +127,8 @@ def rollout(
     """
     device, owners = rows.device, [prompts.prompts[row] for row in rows.tolist()]
     listed = [limits] * len(rows) if isinstance(limits, Limits) else limits
-    asked = _padded(extra or [[]] * len(rows), device)
+    room = 0 if resumed is None else resumed.origin.candidates.shape[-1] - 1 - top_k
+    asked = _padded(extra or [[]] * len(rows), device, room)
     if resumed is None:
         order, starts = torch.arange(len(rows), device=device), torch.zeros_like(rows)
         ends = torch.tensor([one.length for one in listed], device=device)
@@ -243,9 +244,9 @@ def _stacked(masks: list[torch.Tensor], usual: torch.Tensor) -> torch.Tensor:
     return torch.stack(masks)
 
 
-def _padded(rows: Sequence[list[int]], device: torch.device) -> torch.Tensor:
-    """Lists of tokens as [B, longest], filled up with -1."""
-    longest = max(map(len, rows), default=0)
+def _padded(rows: Sequence[list[int]], device: torch.device, least: int = 0) -> torch.Tensor:
+    """Lists of tokens as [B, longest], or so many columns at the least, filled up with -1."""
+    longest = max([least, *map(len, rows)])
     filled = [row + [-1] * (longest - len(row)) for row in rows]
     return torch.tensor(filled, dtype=torch.long, device=device).view(len(rows), longest)
 

@@ -48,7 +48,12 @@ class Keywords(Constraint):
         self._spellings: WeakKeyDictionary[Vocabulary, list[Spelling]] = WeakKeyDictionary()
 
     def score(self, draft: Draft) -> torch.Tensor:
-        """f at the real tokens; a word that only matches as a part of a longer one does not count."""
+        """f of the real text: 4 times the share of the words that stand there whole; with `any`, 4 if one does."""
+        shares = [max(row) if self.mode == "any" else sum(row) / len(row) for row in self._found(draft)]
+        return SCALE * torch.tensor(shares, dtype=torch.float, device=draft.tokens.device)
+
+    def match_score(self, draft: Draft) -> torch.Tensor:
+        """f as the mixtures have it, at the real tokens: a part of a word counts for something."""
         return self._aggregate(self._matches(draft), self._words(draft.vocabulary))
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:

@@ -60,7 +60,7 @@ class Topic(Constraint):
         with torch.enable_grad():
             absent = (1 - near).prod(-1)
             (slopes,) = torch.autograd.grad(-absent.sum(), near)
-        missing = (SCALE - self.keywords.score(draft))[:, None] * slopes * draft.real  # [B, n]
+        missing = (SCALE - self.keywords.match_score(draft))[:, None] * slopes * draft.real  # [B, n]
         soft = missing[..., None] * self.nearness(draft.vocabulary)[candidates]
         return absent.detach()[:, None, None] * self.keywords.candidate_scores(draft, candidates) + soft
 

@@ -14,7 +14,7 @@ from slalom.decoding.knobs import knob
 from slalom.decoding.objective import Objective
 from slalom.decoding.proposal import Moves, counters, shortlist
 from slalom.decoding.randomness import Rng
-from slalom.decoding.sampler import Preset, Problem, Stop, grouped
+from slalom.decoding.sampler import Preset, Problem, Stop
 from slalom.types import Draft
 
 CHOOSE = 1  # RNG stream id of the choice among the moves looked at
@@ -145,16 +145,16 @@ class Climb:
         """Where a candidate is a token that a constraint names, still lacks, and could use there: [B, n, c]."""
         vocabulary = problem.lm.vocabulary
         named = torch.zeros_like(origin.repeated)
-        for constraint, rows in grouped(problem.constraints):
+        for constraint, n, rows in problem.groups():
             for _, part in constraint.terms():
                 tokens = torch.tensor(part.wanted(vocabulary), device=named.device)
                 if not len(tokens):
                     continue
-                draft, candidates = origin.draft.select(rows), origin.candidates[rows]
+                draft, candidates = origin.draft.select(rows).trimmed(n), origin.candidates[rows, :n]
                 helps = part.candidate_scores(draft, candidates) > 0
                 lacking = part.missing(draft)
                 for number, row in enumerate(rows):
-                    named[row] |= helps[number] & torch.isin(candidates[number], tokens[lacking[number]])
+                    named[row, :n] |= helps[number] & torch.isin(candidates[number], tokens[lacking[number]])
         return named
 
     def _look(self, problem: Problem, state: ClimbState, moves: Moves) -> torch.Tensor:

@@ -98,13 +98,15 @@ class DAB:
     def _decode(self, problem: Problem, bias_tokens: torch.Tensor) -> Rollout:
         """Y | B: at every position minus the norm-matched distances to the bias token, added to the logits."""
         shape, norm, schedule = geometry(problem.lm.vocabulary), NORMS[self.norm], SCHEDULES[self.schedule]
-        ready = prepare(shape, bias_tokens)
+        ready = prepare(shape, bias_tokens.flatten())
         lengths = [limits.length for limits in problem.row_limits]
 
         def bias(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             weights = [self.weight * schedule(i, lengths[row]) for row in rows.tolist()]
             pull = torch.tensor(weights, device=logits.device)
-            return torch.arange(len(rows)), bias_vector(shape, bias_tokens[rows, i], logits, pull, norm, ready)
+            return torch.arange(len(rows), device=rows.device), bias_vector(
+                shape, bias_tokens[rows, i], logits, pull, norm, ready
+            )
 
         return self._rollout(problem, bias)
 

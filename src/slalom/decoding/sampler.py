@@ -53,33 +53,19 @@ class Request(NamedTuple):
 
 
 class Verdicts:
-    """Judges drafts by each row's own constraint, the latest drafts only once however often they are asked for."""
+    """What is known of the latest drafts, so that each is judged once however often it is asked for."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Draft, list[Verdict]]] = []
 
-    def judge(self, draft: Draft, constraints: list[Constraint]) -> list[Verdict]:
-        """One verdict a row."""
-        for known, verdicts in self._known:
-            if known is draft:
-                return verdicts
-        found: dict[int, Verdict] = {}
-        for constraint, rows in grouped(constraints):
-            found.update(zip(rows, constraint.judge(draft.select(rows)).verdicts(), strict=True))
-        return self.remember(draft, [found[row] for row in range(len(constraints))])
+    def of(self, draft: Draft) -> list[Verdict] | None:
+        """Those of a draft, if it is one of the latest two."""
+        return next((verdicts for known, verdicts in self._known if known is draft), None)
 
     def remember(self, draft: Draft, verdicts: list[Verdict]) -> list[Verdict]:
-        """Keep what is known already of a draft, and of the one before it."""
+        """Keep what is known of a draft, and of the one before it."""
         self._known = [*self._known[-1:], (draft, verdicts)]
         return verdicts
-
-
-def grouped(constraints: list[Constraint]) -> list[tuple[Constraint, list[int]]]:
-    """Each constraint with the rows that are to fulfil it."""
-    rows: dict[int, list[int]] = {}
-    for row, constraint in enumerate(constraints):
-        rows.setdefault(id(constraint), []).append(row)
-    return [(constraints[own[0]], own) for own in rows.values()]
 
 
 class Problem(NamedTuple):
@@ -136,22 +122,34 @@ class Problem(NamedTuple):
 
     def judge(self, draft: Draft) -> list[Verdict]:
         """Every row's draft, by the row's own constraint."""
-        return self.verdicts.judge(draft, self.constraints)
+        if (known := self.verdicts.of(draft)) is not None:
+            return known
+        found: dict[int, Verdict] = {}
+        for constraint, n, rows in self.groups():
+            found.update(zip(rows, constraint.judge(draft.select(rows).trimmed(n)).verdicts(), strict=True))
+        return self.verdicts.remember(draft, [found[row] for row in range(len(self.requests))])
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """f's gradient at candidates [B, n, k], each row's by its own constraint."""
         scores = torch.zeros(candidates.shape, device=candidates.device)
-        for constraint, rows in grouped(self.constraints):
-            own = constraint.candidate_scores(draft.select(rows), candidates[rows])
-            scores[rows] = own.to(scores.dtype)
+        for constraint, n, rows in self.groups():
+            own = constraint.candidate_scores(draft.select(rows).trimmed(n), candidates[rows, :n])
+            scores[rows, :n] = own.to(scores.dtype)
         return scores
 
     def prefix_score(self, draft: Draft) -> torch.Tensor:
         """What the beginnings of texts promise, each row's by its own constraint: [B]."""
         scores = torch.zeros(len(draft.texts), device=self.rows.device)
-        for constraint, rows in grouped(self.constraints):
-            scores[rows] = constraint.prefix_score(draft.select(rows)).to(scores.dtype)
+        for constraint, n, rows in self.groups():
+            scores[rows] = constraint.prefix_score(draft.select(rows).trimmed(n)).to(scores.dtype)
         return scores
+
+    def groups(self) -> list[tuple[Constraint, int, list[int]]]:
+        """Rows with the same constraint and length, with both: a constraint may ask how long a text is to be."""
+        rows: dict[tuple[int, int], list[int]] = {}
+        for row, request in enumerate(self.requests):
+            rows.setdefault((id(request.constraint), request.limits.length), []).append(row)
+        return [(self.requests[own[0]].constraint, n, own) for (_, n), own in rows.items()]
 
     def objective(self, draft: Draft) -> torch.Tensor:
         """Each row's own objective: [B]."""

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from slalom.api import SteerableModel, load
 from slalom.backbone.engines import EngineName, has_openvino
 from slalom.backbone.model import LanguageModel, load_parts
 from slalom.backbone.rollout import Limits
@@ -28,7 +29,6 @@ from slalom.decoding.dab import DAB, PAPER
 from slalom.decoding.randomness import Rng
 from slalom.decoding.run import decode
 from slalom.decoding.sampler import Judge, Problem, Stop
-from slalom.api import SteerableModel, load
 from slalom.evaluation.textbook import Textbook
 
 PROMPT = "The food here is"  # four tokens of the default LM

@@ -20,8 +20,8 @@ from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Item, Reads, Task, constraint_of, load_task
 
 if TYPE_CHECKING:
-    from slalom.constraints.constraint import Constraint
     from slalom.api import SteerableModel
+    from slalom.constraints.constraint import Constraint
     from slalom.evaluation.judges import Maker
 
 PACKAGES = ("slalom", "torch", "transformers")

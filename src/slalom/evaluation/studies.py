@@ -18,10 +18,10 @@ from slalom.evaluation.tasks import constraint_of, load_task, spread
 if TYPE_CHECKING:
     import torch
 
+    from slalom.api import SteerableModel
     from slalom.constraints.constraint import Constraint
     from slalom.decoding.run import Report
     from slalom.decoding.sampler import Preset
-    from slalom.api import SteerableModel
 
 TASK = "sentiment"  # what the paper's studies are done on
 LENGTH = 20
@@ -145,8 +145,8 @@ def explore(lm: SteerableModel, wish: Constraint, prompt: str, settings: Preset,
 
     A hop is a position whose token differs from the draft before; perplexity is under the LM that is steered.
     """
-    from slalom.backbone.rollout import Limits
     from slalom.api import Row, steer_rows
+    from slalom.backbone.rollout import Limits
 
     seen: list[torch.Tensor] = []  # of every step, [rows, n]
     perplexity: list[float] = []
@@ -171,8 +171,8 @@ def explore(lm: SteerableModel, wish: Constraint, prompt: str, settings: Preset,
 
 def cost(lm: SteerableModel, wish: Constraint, prompt: str, settings: Preset, size: Size) -> Record:
     """The time of all steps, the paper's n · s / t, and what differentiating takes in one step."""
-    from slalom.backbone.rollout import Limits
     from slalom.api import Row, steer_rows
+    from slalom.backbone.rollout import Limits
 
     rows = [Row(lm.encode(prompt, LENGTH), seed) for seed in range(size.rows)]
     backward = profile_step(lm, wish, rows, settings)  # first, so that it warms up what is timed

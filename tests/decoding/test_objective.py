@@ -1,0 +1,60 @@
+"""Which of two drafts is better: by f, by f and fluency together, or the latest."""
+
+from __future__ import annotations
+
+import torch
+
+from slalom.api import SteerableModel
+from slalom.constraints.constraint import PartVerdict, Verdict
+from slalom.decoding.objective import Objective, Seen, by_score, jointly, latest
+from tests.helpers import draft_of
+
+USUAL = Objective()
+
+
+def verdict_of(score: float, degree: float) -> Verdict:
+    return Verdict(score, degree, [PartVerdict("x", score, degree, score > 0, 1.0)])
+
+
+def seen_of(llama: SteerableModel, score: float, degree: float, fluency: float) -> Seen:
+    draft = draft_of(llama, [("we", " liked")])
+    return Seen(draft._replace(log_probs=torch.full_like(draft.log_probs, fluency)), verdict_of(score, degree))
+
+
+def test_the_joint_choice_is_the_higher_objective_of_those_satisfied(llama: SteerableModel) -> None:
+    fluent, sure = seen_of(llama, 3.0, 0.95, -1.0), seen_of(llama, 4.5, 0.989, -3.0)
+    surer = seen_of(llama, 9.0, 0.999, -3.0)
+    unsatisfied = seen_of(llama, -0.1, 0.48, -0.1)
+    assert jointly(fluent, sure, USUAL)
+    assert not jointly(sure, fluent, USUAL)
+    assert not jointly(surer, fluent, USUAL)  # what is more than enough does not pay for fluency
+    assert jointly(sure, unsatisfied, USUAL)
+    assert not jointly(unsatisfied, sure, USUAL)
+    assert by_score(sure, fluent, USUAL)
+    assert latest(unsatisfied, sure, USUAL)
+
+
+def test_a_draft_worse_in_both_than_another_is_never_chosen(llama: SteerableModel) -> None:
+    for score, fluency in ((-2.0, -1.0), (0.5, -2.0), (4.0, -3.0)):
+        worse = seen_of(llama, score, 0.5, fluency)
+        better = seen_of(llama, score + 0.1, 0.6, fluency + 0.1)
+        assert jointly(better, worse, USUAL)
+        assert not jointly(worse, better, USUAL)
+
+
+def test_the_scales_of_the_objective_decide(llama: SteerableModel) -> None:
+    fluent, sure = seen_of(llama, 1.0, 0.73, -1.0), seen_of(llama, 4.0, 0.98, -3.0)
+    assert jointly(sure, fluent, USUAL)
+    assert jointly(fluent, sure, Objective(fluency=2.0))
+    assert jointly(fluent, sure, Objective(enough=2.0))
+    assert by_score(sure, fluent, Objective(fluency=2.0))
+
+
+def test_a_text_that_says_nothing_is_never_better_than_one_that_says_something(llama: SteerableModel) -> None:
+    draft = draft_of(llama, [("we", " the food")])
+    nothing = llama.draft(draft.prompts, draft.tokens, torch.tensor([0]), torch.zeros_like(draft.log_probs))
+    assert nothing.texts == [""]
+    high, low = verdict_of(9.0, 1.0), verdict_of(-9.0, 0.0)
+    for better in (by_score, jointly):
+        assert not better(Seen(nothing, high), Seen(draft, low), USUAL)
+        assert better(Seen(draft, low), Seen(nothing, high), USUAL)

@@ -1,0 +1,236 @@
+"""Rows join and leave between drafts, each as if it were alone; each row's best is kept; a bad row fails alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slalom.api import SteerableModel
+from slalom.backbone.rollout import Limits
+from slalom.constraints import Avoid, Keywords
+from slalom.constraints.classifier import Classifier
+from slalom.constraints.constraint import Constraint
+from slalom.constraints.custom import Custom
+from slalom.decoding.climb import Climb
+from slalom.decoding.dab import DAB
+from slalom.decoding.none import Unsteered
+from slalom.decoding.sampler import Preset, Request, Sampler, Stop
+from slalom.decoding.scheduler import Finished, RowReport, Scheduler
+from slalom.errors import SlalomError
+from tests.helpers import decode, problem_of
+
+SAMPLER = DAB(weight=2.0, top_k=20)
+PROMPTS = ["the food was", "we", "an awful day"]
+
+
+def test_each_rows_best_is_the_best_of_all_its_drafts(llama: SteerableModel, good: Classifier) -> None:
+    seen: dict[int, list[float]] = {0: [], 1: [], 2: []}
+
+    def note(rows: list[RowReport]) -> None:
+        for row in rows:
+            seen[row.ticket].append(row.seen.verdict.score)
+
+    for end in decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=6, callbacks=(note,)):
+        assert end.best.verdict.score == max(seen[end.ticket])
+        assert end.first.verdict.score == seen[end.ticket][0]
+        assert end.drafts == len(seen[end.ticket]) == 6
+
+
+def test_satisfied_rows_leave_and_the_others_are_not_disturbed(llama: SteerableModel, good: Classifier) -> None:
+    degrees: dict[int, list[float]] = {0: [], 1: [], 2: []}
+
+    def note(rows: list[RowReport]) -> None:
+        for row in rows:
+            degrees[row.ticket].append(row.seen.verdict.degree)
+
+    full = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=6, callbacks=(note,))
+    goal = max(max(own[:3]) for own in degrees.values())
+    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=6, stop=Stop(goal))
+    for row, (end, whole) in enumerate(zip(ends, full, strict=True)):
+        there = [number for number, degree in enumerate(degrees[row], 1) if degree >= goal]
+        assert end.drafts == (there[0] if there else 6)
+        if not there:
+            assert end.best.draft.tokens.tolist() == whole.best.draft.tokens.tolist()
+    assert min(end.drafts for end in ends) <= 3
+
+
+def test_with_patience_a_satisfied_row_goes_on_for_a_while(llama: SteerableModel, good: Classifier) -> None:
+    stop = Stop(1e-9, fluent=0.0, patience=3)
+    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, stop=stop)
+    assert [end.drafts for end in ends] == [4, 4, 4]
+
+
+def test_a_satisfied_row_leaves_at_once_when_it_is_fluent_too(llama: SteerableModel, good: Classifier) -> None:
+    stop = Stop(1e-9, fluent=1.0, patience=3)
+    ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, stop=stop)
+    assert [end.drafts for end in ends] == [1, 1, 1]  # the first draft is as fluent as itself
+
+
+def test_a_row_does_not_leave_with_a_text_that_says_nothing(llama: SteerableModel) -> None:
+    """Whatever the constraint thinks of silence, the row goes on."""
+    wish = Custom(lambda prompt, text: not text.strip(), "silence")
+    problem = problem_of(llama, ["the food was"], wish)
+    request = problem.requests[0]
+    silent = problem._replace(requests=[request._replace(limits=request.limits._replace(free=True, stops=("",)))])
+    assert decode(silent, SAMPLER, [0], steps=3, stop=Stop(0.5))[0].drafts == 3
+
+
+# Any mix of requests.
+
+SAMPLERS = {"climb": Climb(top_k=20, looks=4, width=2), "dab": SAMPLER, "none": Unsteered()}
+
+
+def mixed(lm: SteerableModel, good: Classifier, sampler: Sampler) -> list[Request]:
+    """Rows of different wishes, lengths, rules, ways of drawing, and steps."""
+    bad = Classifier(good.model, "bad", good.tokenizer)
+    rows: list[tuple[str, Constraint, Limits, float, int]] = [
+        ("the food was", good, Limits(5), 0.0, 7),
+        ("a lovely day by the river with", bad, Limits(12), 0.0, 4),
+        ("we", Keywords(["soup"]), Limits(8, free=True), 0.7, 5),
+        ("an awful day", good + Keywords(["soup"]), Limits(9, repetition_penalty=1.0), 0.0, 6),
+        ("we liked", good + Avoid(["the"]), Limits(7), 1.0, 3),
+    ]
+    return [
+        Request(
+            lm.encode(prompt, limits.length),
+            seed,
+            wish,
+            limits,
+            Preset(sampler, steps, Stop(0.999), "joint", temperature),
+        )
+        for seed, (prompt, wish, limits, temperature, steps) in enumerate(rows)
+    ]
+
+
+def finished(scheduler: Scheduler) -> dict[int, Finished]:
+    found: dict[int, Finished] = {}
+    while scheduler.busy:
+        found.update((end.ticket, end) for end in scheduler.step())
+    return found
+
+
+def text_of(end: Finished) -> tuple[str, int]:
+    assert end.best is not None
+    return end.best.draft.texts[0], end.drafts
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_a_row_gives_the_same_text_alone_in_a_batch_and_when_it_joins_late(
+    lm: SteerableModel, good: Classifier, sampler: Sampler
+) -> None:
+    requests = mixed(lm, good, sampler)
+    alone = []
+    for request in requests:
+        scheduler = Scheduler(lm)
+        scheduler.add(request)
+        alone.append(text_of(finished(scheduler)[0]))
+
+    together = Scheduler(lm)
+    for request in requests:
+        together.add(request)
+    assert [text_of(end) for _, end in sorted(finished(together).items())] == alone
+
+    late, found = Scheduler(lm), {}
+    for request in requests:
+        late.add(request)
+        found.update((end.ticket, end) for end in late.step())
+    found.update(finished(late))
+    assert [text_of(end) for _, end in sorted(found.items())] == alone
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_rows_that_find_no_room_wait_and_are_the_same_texts(
+    llama: SteerableModel, good: Classifier, sampler: Sampler
+) -> None:
+    requests = mixed(llama, good, sampler)
+    wide, narrow = Scheduler(llama), Scheduler(llama, tokens=40)
+    working: list[int] = []
+    narrow.callbacks = (lambda rows: working.append(len(rows)),)
+    for request in requests:
+        wide.add(request)
+        narrow.add(request)
+    assert [text_of(end) for end in finished(wide).values()] != []
+    assert {ticket: text_of(end) for ticket, end in finished(narrow).items()} == {
+        ticket: text_of(end) for ticket, end in finished(again(wide, requests)).items()
+    }
+    assert max(working) < len(requests)
+
+
+def again(scheduler: Scheduler, requests: list[Request]) -> Scheduler:
+    fresh = Scheduler(scheduler.lm)
+    for request in requests:
+        fresh.add(request)
+    return fresh
+
+
+def test_samplers_of_all_kinds_share_a_scheduler(llama: SteerableModel, good: Classifier) -> None:
+    scheduler = Scheduler(llama)
+    for sampler in SAMPLERS.values():
+        for request in mixed(llama, good, sampler):
+            scheduler.add(request)
+    assert sorted(finished(scheduler)) == list(range(15))
+
+
+def test_a_bad_row_fails_alone(llama: SteerableModel, good: Classifier) -> None:
+    calls = 0
+
+    def breaks(prompt: str, text: str) -> float:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise ZeroDivisionError("the function has had enough")
+        return 0.0
+
+    sampler = Climb(top_k=20, looks=4, width=1)
+    requests = mixed(llama, good, sampler)[:2]
+    scheduler = Scheduler(llama)
+    for request in requests:
+        scheduler.add(request)
+    scheduler.add(requests[0]._replace(constraint=Custom(breaks, "breaks")))
+    found = finished(scheduler)
+    assert isinstance(found[2].error, ZeroDivisionError)
+    assert found[2].best is None
+    assert [text_of(found[ticket]) for ticket in (0, 1)] == [
+        text_of(end) for _, end in sorted(finished(again(scheduler, requests)).items())
+    ]
+
+
+def test_steer_raises_what_a_row_fails_with(llama: SteerableModel) -> None:
+    def breaks(prompt: str, text: str) -> float:
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(ZeroDivisionError):
+        llama.steer(["we", "the food"], Custom(breaks, "breaks"), length=5)
+
+
+def test_a_cancelled_row_is_never_finished_and_disturbs_nobody(llama: SteerableModel, good: Classifier) -> None:
+    requests = mixed(llama, good, Climb(top_k=20, looks=4, width=2))
+    scheduler = Scheduler(llama)
+    tickets = [scheduler.add(request) for request in requests]
+    found = {end.ticket: end for end in scheduler.step()}
+    scheduler.cancel(tickets[1])
+    scheduler.cancel(999)
+    found |= finished(scheduler)
+    assert tickets[1] not in found
+    rest = [requests[number] for number in (0, 2, 3, 4)]
+    assert [text_of(found[ticket]) for ticket in (0, 2, 3, 4)] == [
+        text_of(end) for _, end in sorted(finished(again(scheduler, rest)).items())
+    ]
+
+
+def test_a_wish_that_cannot_be_fulfilled_is_refused_when_it_is_added(llama: SteerableModel) -> None:
+    scheduler = Scheduler(llama)
+    request = problem_of(llama, ["we"], Keywords(["soup"]), length=8).requests[0]
+    with pytest.raises(SlalomError, match="must appear and must not"):
+        scheduler.add(request._replace(constraint=Keywords(["soup"]) + Avoid(["soup"])))
+    assert not scheduler.busy
+
+
+def test_prompts_that_join_are_continued_as_if_they_had_been_read_together(llama: SteerableModel) -> None:
+    texts = ["we", "a lovely day by the river with", "the food"]
+    prompts = [llama.encode(text, 4) for text in texts]
+    parts = [llama.read([prompt]).prefix for prompt in prompts]
+    joined = parts[0].join(parts[1]).join(parts[2])
+    whole = llama.read(prompts).prefix
+    assert torch.equal(joined.mask, whole.mask)
+    assert torch.allclose(joined.logits, whole.logits, atol=1e-5)
