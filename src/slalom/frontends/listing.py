@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
-from slalom.backbone import weights
+from slalom.backbone import cache, weights
 from slalom.errors import SlalomError
 
 Rows = list[dict[str, Any]]
@@ -114,7 +114,7 @@ def examine() -> dict[str, Any]:
     from slalom.backbone.model import best_device, best_dtype
 
     device = best_device()
-    home = weights.home()
+    home = cache.home()
     existing = next(path for path in (home, *home.parents) if path.exists())
     return {
         "python": platform.python_version(),
