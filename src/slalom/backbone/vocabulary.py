@@ -13,9 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from slalom.types import Prompt
 
-CONTEXT = (
-    4  # tokens decoded before those of interest: they settle a leading space and a character begun before (4 bytes)
-)
+CONTEXT = 4  # tokens decoded before those of interest: they settle a leading space and a character cut into bytes
 BLOCK = 16  # tokens decoded after the same context: a larger block decodes longer prefixes, a smaller one more contexts
 
 _TEXT_READERS: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
@@ -90,7 +88,7 @@ class Vocabulary:
     def _prefix_lengths(self, prompt: Prompt, row: list[int]) -> list[int]:
         """How many characters of its continuation each prefix of a row writes, [n].
 
-        Linear in n: the row is decoded in blocks, each after a few tokens of context, not from its beginning.
+        Linear in n, long runs of byte tokens aside: the row is decoded in blocks, each after a few tokens of context.
         """
         head = [token for token in prompt.ids[-CONTEXT:] if token not in self._unwritten]
         ids = head + [token for token in row if token not in self._unwritten]
