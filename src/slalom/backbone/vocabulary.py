@@ -20,9 +20,9 @@ _TEXT_READERS: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBas
 
 
 def text_reader(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> PreTrainedTokenizerBase:
-    """The tokenizer to read people's texts with: the same, or a copy that takes the names of control tokens for text.
+    """The tokenizer for users' texts: the same, or a copy that tokenizes the names of control tokens as plain text.
 
-    A copy, because a tokenizer that is told so call by call changes under the hands of every other thread.
+    A copy, because passing the option with a call changes the tokenizer's state for all threads that share it.
     """
     names = [str(token) for token in tokenizer.added_tokens_decoder.values()]
     if not any(name in text for text in texts for name in names):
@@ -37,7 +37,8 @@ def text_reader(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> PreTrai
 def shareable(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """The same tokenizer, without the truncation and padding that a saved one may do by itself.
 
-    The first call that asks for neither takes them back. Done before threads share it, none of their calls changes it.
+    The first call without them switches them off. Made here, before threads share the tokenizer, it keeps their calls
+    from changing its state.
     """
     tokenizer("a")
     return tokenizer

@@ -26,14 +26,14 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 
 def located(source: str) -> Path:
-    """Where a classifier lies: the shipped one of that name, if there is one, or the path itself."""
+    """A classifier's folder: the shipped one of that name, if there is one, or the path itself."""
     shipped = SHIPPED / source
     return shipped if (shipped / "card.json").is_file() else Path(source)
 
 
 @lru_cache(maxsize=8)
 def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The same classifier for everyone who asks for it."""
+    """`read_classifier`, cached: callers share one frozen model."""
     return read_classifier(source)
 
 
