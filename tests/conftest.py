@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.normalizers import Lowercase
 from tokenizers.processors import TemplateProcessing
 from transformers import (
@@ -46,6 +47,25 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>")
+
+
+def byte_fallback_tokenizer() -> PreTrainedTokenizerFast:
+    """A BPE with a mark for spaces and a token for each byte, as Llama 2, Mistral and Gemma have."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<unk>", "<eos>", *(f"<0x{byte:02X}>" for byte in range(256))],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([word for text in CORPUS for word in text.split(" ")], trainer)
+    saved = json.loads(tokenizer.to_str())
+    saved["added_tokens"] = [token for token in saved["added_tokens"] if not token["content"].startswith("<0x")]
+    tokenizer = Tokenizer.from_str(json.dumps(saved))  # the trainer took the bytes for control tokens
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<eos>", unk_token="<unk>")
 
 
 def word_piece_tokenizer() -> PreTrainedTokenizerFast:

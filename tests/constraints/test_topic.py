@@ -49,7 +49,6 @@ def test_candidate_scores_are_the_entries_of_the_gradient_at_the_one_hots(llama:
         score = constraint.relaxed_score(relaxed._replace(mixtures=mixtures))
         (gradient,) = torch.autograd.grad(score.sum(), mixtures)
         candidates = torch.arange(llama.vocabulary.size).expand(*draft.tokens.shape, -1)
-        assert score.item() == pytest.approx(constraint.score(draft).item(), abs=1e-5)
         assert torch.allclose(constraint.candidate_scores(draft, candidates), gradient, atol=1e-5)
 
 

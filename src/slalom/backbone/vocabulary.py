@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -12,15 +13,16 @@ from transformers import PreTrainedTokenizerBase
 
 from slalom.types import Prompt
 
-CONTEXT = 4  # prompt tokens decoded before a continuation: enough to settle its leading space
+CONTEXT = 4  # tokens decoded before those of interest: they settle a leading space and a character cut into bytes
+BLOCK = 16  # tokens decoded after the same context: a larger block decodes longer prefixes, a smaller one more contexts
 
 _TEXT_READERS: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
 
 
 def text_reader(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> PreTrainedTokenizerBase:
-    """The tokenizer to read people's texts with: the same, or a copy that takes the names of control tokens for text.
+    """The tokenizer for users' texts: the same, or a copy that tokenizes the names of control tokens as plain text.
 
-    A copy, because a tokenizer that is told so call by call changes under the hands of every other thread.
+    A copy, because passing the option with a call changes the tokenizer's state for all threads that share it.
     """
     names = [str(token) for token in tokenizer.added_tokens_decoder.values()]
     if not any(name in text for text in texts for name in names):
@@ -35,7 +37,8 @@ def text_reader(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> PreTrai
 def shareable(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """The same tokenizer, without the truncation and padding that a saved one may do by itself.
 
-    The first call that asks for neither takes them back. Done before threads share it, none of their calls changes it.
+    The first call without them switches them off. Made here, before threads share the tokenizer, it keeps their calls
+    from changing its state.
     """
     tokenizer("a")
     return tokenizer
@@ -77,17 +80,38 @@ class Vocabulary:
 
         A token that completes no character of its own (a byte of an emoji) shares the one it belongs to.
         """
-        prefixes = [row[:end] for row in tokens for end in range(1, len(row) + 1)]
-        owners = [prompt for prompt, row in zip(prompts, tokens, strict=True) for _ in row]
-        ends = iter(len(text) for text in self.continuations(owners, prefixes))
         spans = []
-        for row in tokens:
-            bounds = [0]
-            for _ in row:
-                bounds.append(max(bounds[-1], next(ends)))
-            pairs = itertools.pairwise(bounds)
+        for prompt, row in zip(prompts, tokens, strict=True):
+            pairs = itertools.pairwise(itertools.accumulate([0, *self._prefix_lengths(prompt, row)], max))
             spans.append([(start, end) if end > start else (max(0, start - 1), end) for start, end in pairs])
         return spans
+
+    def _prefix_lengths(self, prompt: Prompt, row: list[int]) -> list[int]:
+        """How many characters of its continuation each prefix of a row writes, [n].
+
+        Linear in n, long runs of byte tokens aside: the row is decoded in blocks, each after a few tokens of context.
+        """
+        head = [token for token in prompt.ids[-CONTEXT:] if token not in self._unwritten]
+        ids = head + [token for token in row if token not in self._unwritten]
+        ends = [0]  # of ids[len(head):], prefix by prefix
+        start = len(head)
+        while start < len(ids):
+            stop = self._block_end(ids, start)
+            context = max(0, start - CONTEXT)
+            before, *after = map(len, self.decode([ids[context:end] for end in range(start, stop + 1)]))
+            ends += [ends[-1] + length - before for length in after]
+            start = stop
+        if ends[-1] != len(self.decode([ids])[0]) - len(self.decode([head])[0]):  # a decoder that needs the whole row
+            prefixes = [row[:end] for end in range(1, len(row) + 1)]
+            return [len(text) for text in self.continuations([prompt] * len(row), prefixes)]
+        return [ends[count] for count in itertools.accumulate(token not in self._unwritten for token in row)]
+
+    def _block_end(self, ids: list[int], start: int) -> int:
+        """Where a block of tokens ends: not inside a run of byte tokens, whose text depends on the whole run."""
+        stop = min(start + BLOCK, len(ids))
+        while stop < len(ids) and ids[stop - 1] in self.byte_tokens:
+            stop += 1
+        return stop
 
     @cached_property
     def texts(self) -> list[str]:
@@ -103,6 +127,22 @@ class Vocabulary:
         special[[token for token in self.tokenizer.added_tokens_decoder if token < self.size]] = True
         special[len(self.tokenizer) :] = True
         return special.to(self.embeddings.device)
+
+    @cached_property
+    def byte_tokens(self) -> frozenset[int]:
+        """Tokens that stand for one byte by its number, `<0xE2>`. A decoder reads a run of them as a whole.
+
+        An incomplete character anywhere in the run turns all of it into replacement characters, one a byte.
+        """
+        named = self.tokenizer.get_vocab().items()
+        return frozenset(number for token, number in named if re.fullmatch("<0x[0-9A-Fa-f]{2}>", token))
+
+    @cached_property
+    def _unwritten(self) -> frozenset[int]:
+        """Tokens that decoding leaves out: control tokens, and rows of the table no token uses."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        control = {number for number, token in added if token.special} | set(self.tokenizer.all_special_ids)
+        return frozenset(control | set(range(len(self.tokenizer), self.size)))
 
     @cached_property
     def newline(self) -> torch.Tensor:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from slalom.backbone.rollout import Forbidden
-from slalom.backbone.vocabulary import Vocabulary
+from slalom.backbone.vocabulary import CONTEXT, Vocabulary
 from slalom.constraints.custom import Custom
 from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
@@ -17,6 +17,8 @@ from slalom.types import Prompt
 
 INSIDE_A_WORD = r"[^\W_]"  # a letter or a digit
 SPACES = 50  # how many there may be between the words of a phrase that the prompt has begun
+EDGE = 4  # characters at the start of a tail that may be wrong: bytes of one cut in half, the end of a longer word
+REMEMBERED = 4096  # continuations known to hold none of the words
 
 
 class Avoid(Custom):
@@ -44,16 +46,66 @@ class Avoid(Custom):
         whole = head + _folded(text)
         return any(match.end(1) > len(head) for pattern in self._patterns for match in pattern.finditer(whole))
 
+    def found_in_tail(self, tail: str) -> bool:
+        """Whether one of the words stands in the end of a longer text, further from its edge than a few characters."""
+        folded = _folded(tail)
+        return any(match.start() >= EDGE for pattern in self._patterns for match in pattern.finditer(folded))
+
     def forbids(self, vocabulary: Vocabulary) -> Forbidden:
         """The words, however they are put together from tokens."""
         if vocabulary not in self._tokens:
             held = torch.tensor([self.found("", text) for text in vocabulary.texts])
             self._tokens[vocabulary] = held.to(vocabulary.embeddings.device)
+        return Forbidden(self._tokens[vocabulary], _Checker(self, vocabulary).written)
 
-        def written(prompt: Prompt, tokens: list[int]) -> bool:
-            return self.found(prompt.text, vocabulary.continuations([prompt], [tokens])[0])
 
-        return Forbidden(self._tokens[vocabulary], written)
+class _Checker:
+    """Whether continuations hold a word to avoid, with work that does not grow with them.
+
+    Text grows by a token at a time. Where all but the last token is known to hold no word, only a word that ends with
+    the last token can be new, so a few tokens before it are decoded, not the whole continuation.
+    """
+
+    def __init__(self, avoid: Avoid, vocabulary: Vocabulary) -> None:
+        self._avoid = avoid
+        self._vocabulary = vocabulary
+        # A letter may be written as several characters, a base and its accents: as many as its decomposition, no more.
+        longest = max(len(unicodedata.normalize("NFKD", _folded(word))) for word in avoid.words)
+        self._needed = 4 * (longest + SPACES)  # quarters of a character before the last token
+        self._clean: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
+
+    def written(self, prompt: Prompt, tokens: list[int]) -> bool:
+        """Whether one of the words ends in the prompt's continuation."""
+        context = prompt.ids[-CONTEXT:]  # all of the ids that the continuation's text depends on
+        start = self._tail_start(tokens)
+        if start and (prompt.text, context, tuple(tokens[:-1])) in self._clean:
+            found = self._avoid.found_in_tail(self._vocabulary.decode([tokens[start:]])[0])
+        else:
+            found = self._avoid.found(prompt.text, self._vocabulary.continuations([prompt], [tokens])[0])
+        if not found:
+            if len(self._clean) >= REMEMBERED:
+                self._clean.clear()
+            self._clean.add((prompt.text, context, tuple(tokens)))
+        return found
+
+    def _tail_start(self, tokens: list[int]) -> int:
+        """The latest token with which the tail can begin; 0 if all are needed."""
+        needed = self._needed
+        for start in range(len(tokens) - 2, 0, -1):
+            needed -= self._quarters(tokens[start])
+            if needed <= 0:
+                return start
+        return 0
+
+    def _quarters(self, token: int) -> int:
+        """How much text a token is at the least, spaces aside, in quarters of a character, which has at most 4 bytes.
+
+        Byte tokens count as nothing, so that no tail begins within a run of them, which is decoded as a whole.
+        """
+        text = self._vocabulary.texts[token]
+        if token in self._vocabulary.byte_tokens:
+            return 0
+        return 1 if "\ufffd" in text else 4 * len("".join(text.split()))
 
 
 def _whole(word: str) -> str:

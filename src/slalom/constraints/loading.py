@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from slalom.backbone import weights
+from slalom.backbone.progress import quiet_transformers
 from slalom.backbone.vocabulary import shareable
 from slalom.errors import SlalomError
 
@@ -25,14 +26,14 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 
 def located(source: str) -> Path:
-    """Where a classifier lies: the shipped one of that name, if there is one, or the path itself."""
+    """A classifier's folder: the shipped one of that name, if there is one, or the path itself."""
     shipped = SHIPPED / source
     return shipped if (shipped / "card.json").is_file() else Path(source)
 
 
 @lru_cache(maxsize=8)
 def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The same classifier for everyone who asks for it."""
+    """`read_classifier`, cached: callers share one frozen model."""
     return read_classifier(source)
 
 
@@ -41,7 +42,7 @@ def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     folder = located(source)
     weights.check_path(source)
     try:
-        with weights.quiet_transformers():
+        with quiet_transformers():
             if (folder / "adapter_config.json").is_file():
                 return _load_adapter(folder)
             if folder.exists() and not (folder / "config.json").is_file():
@@ -65,7 +66,7 @@ def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """An embedded encoder and its tokenizer, in float32 and frozen."""
     folder = weights.ensure(name)
-    with weights.quiet_transformers():
+    with quiet_transformers():
         model = AutoModel.from_pretrained(folder, dtype=torch.float32)
         return model.eval().requires_grad_(False), shareable(AutoTokenizer.from_pretrained(folder))
 

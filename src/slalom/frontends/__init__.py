@@ -1,1 +1,1 @@
-"""5: argv, HTTP, files → the layers before."""
+"""5: command-line arguments and files → the layers before."""

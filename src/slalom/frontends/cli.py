@@ -33,8 +33,8 @@ SETTINGS = {
 }
 
 
-class TwoWords(TyperGroup):
-    """Finds commands of two words: `eval sheet` stands beside `eval`, whose arguments are tasks."""
+class TwoWordCommands(TyperGroup):
+    """Looks up commands of two words first: `eval sheet` is a command, while `eval` alone takes tasks as arguments."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         two = " ".join(args[:2])
@@ -42,7 +42,7 @@ class TwoWords(TyperGroup):
 
 
 app = typer.Typer(
-    cls=TwoWords,
+    cls=TwoWordCommands,
     help="Steer a language model while it decodes: name what the text must be like, get fluent text that is.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -65,22 +65,22 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What can be said before any command; the help is the application's."""
+    """Options that stand before any command."""
 
 
 def main() -> None:
-    """The entry point of the command."""
+    """The entry point of the `slalom` command."""
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def told_in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
-    """Bad input ends in one sentence and status 2, Ctrl-C in status 130, a closed pipe in silence."""
+def report_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Errors to exit codes: bad input prints one line and exits with 2, Ctrl-C with 130, a closed pipe with 0."""
 
     @functools.wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+    def reporting(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
         except SlalomError as error:
@@ -93,14 +93,14 @@ def told_in_a_sentence(command: Callable[P, None]) -> Callable[P, None]:
             sys.stderr.close()
             raise typer.Exit(0) from None
 
-    return guarded
+    return reporting
 
 
 # slalom generate
 
 
 @app.command()
-@told_in_a_sentence
+@report_errors
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="One or more texts to continue.")] = None,
     prompts_file: Annotated[Path | None, typer.Option(help="One prompt a line; - for standard input.")] = None,
@@ -335,7 +335,7 @@ def _progress(which: str, count: int) -> Iterator[Callback]:
 
 
 @train_app.command("classifier")
-@told_in_a_sentence
+@report_errors
 def train_classifier(
     data: Annotated[list[Path], typer.Argument(help="JSON lines (.jsonl, .jsonl.gz) with text, label and split.")],
     out: Annotated[Path, typer.Option(help="The folder to write; --classifier reads it.")],
@@ -390,7 +390,7 @@ def train_classifier(
         held_out=held_out,
         seed=seed,
     )
-    command = _typed({*data, out})
+    command = _command_line({*data, out})
     console = Console(stderr=True, highlight=False)
     card = train_classifier(data, out, recipe, command, say=lambda line: console.print(line, soft_wrap=True))
     if as_json:
@@ -401,7 +401,7 @@ def train_classifier(
 
 
 @train_app.command("steer")
-@told_in_a_sentence
+@report_errors
 def train_steer(
     data: Annotated[list[Path], typer.Argument(help="JSON lines (.jsonl, .jsonl.gz) with text, label and split.")],
     out: Annotated[Path, typer.Option(help="The folder to write; --sampler lm-steer --knob steer=FOLDER reads it.")],
@@ -449,7 +449,7 @@ def train_steer(
         def watch(step: int, loss: float) -> None:
             progress.update(task, completed=step, description=f"training: loss {loss:.3f}")
 
-        command = _typed({*data, out})
+        command = _command_line({*data, out})
         card = train_steer(data, out, recipe, command, lambda line: console.print(line, soft_wrap=True), watch)
     if as_json:
         print(json.dumps(card))
@@ -458,25 +458,25 @@ def train_steer(
         print(f"{texts}: " + ", ".join(f"{loss:.3f} {how}" for how, loss in losses.items()))
 
 
-def _typed(paths: set[Path]) -> str:
-    """The command as it was typed, without the folders of the files it names."""
+def _command_line(paths: set[Path]) -> str:
+    """The command line as typed, with the folders of `paths` removed, for the card of what was trained."""
     named = {str(path) for path in paths}
     return " ".join(["slalom", *(Path(word).name if word in named else word for word in sys.argv[1:])])
 
 
 # slalom eval, eval sheet, eval read, report
 
-app.command("eval")(told_in_a_sentence(evaluate))
-app.command("eval sheet")(told_in_a_sentence(sheet))
-app.command("eval read")(told_in_a_sentence(read))
-app.command("report")(told_in_a_sentence(report))
+app.command("eval")(report_errors(evaluate))
+app.command("eval sheet")(report_errors(sheet))
+app.command("eval read")(report_errors(read))
+app.command("report")(report_errors(report))
 
 
 # slalom bench, calibrate, ls, doctor
 
 
 @app.command()
-@told_in_a_sentence
+@report_errors
 def bench(
     model: Annotated[str, typer.Option(help="An embedded model, a folder or a hub name.")] = "smollm2-135m-instruct",
     engines: Annotated[str | None, typer.Option(help="Which to compare; all that are installed if left out.")] = None,
@@ -548,7 +548,7 @@ def _show_tree(found: dict[str, Any]) -> None:
 
 
 @app.command()
-@told_in_a_sentence
+@report_errors
 def calibrate(
     model: Annotated[str, typer.Argument(help="An embedded model, a folder or a hub name.")],
     prompts: Annotated[int, typer.Option(help="How many prompts to try each weight on.")] = 6,
@@ -578,7 +578,7 @@ def calibrate(
 
 
 @app.command("ls")
-@told_in_a_sentence
+@report_errors
 def ls(
     what: Annotated[
         str | None, typer.Argument(help="models, constraints, samplers, presets or tasks; all if left out")
@@ -610,7 +610,7 @@ def ls(
 
 
 @app.command()
-@told_in_a_sentence
+@report_errors
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False) -> None:
     """Say what this machine offers and whether everything needed is there.
 

@@ -88,7 +88,7 @@ def evaluate(
 
         return load(name, engine=chosen)
 
-    with _watching() as watch:
+    with _progress() as watch:
         found = evaluation.evaluate(out, settings, loaded, lm, makers, watch)
     if as_json:
         print(json.dumps(found))
@@ -207,8 +207,8 @@ def _factors(given: str) -> list[float]:
 
 
 @contextmanager
-def _watching() -> Iterator[Watch]:
-    """A live line with the time left on a terminal; elsewhere a line for everything that begins."""
+def _progress() -> Iterator[Watch]:
+    """A progress bar with the estimated time left; if standard error is not a terminal, one line per stage."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -217,7 +217,7 @@ def _watching() -> Iterator[Watch]:
 
         def watch(now: Now) -> None:
             nonlocal last
-            left = "" if now.left is None else f", about {_spoken(now.left)} left"
+            left = "" if now.left is None else f", about {_duration(now.left)} left"
             progress.update(bar, description=now.what + left, completed=now.done, total=now.total)
             if not console.is_terminal and now.what != last:
                 console.print(f"{time.monotonic() - started:6.0f} s  {now.what}, {now.done} of {now.total}{left}")
@@ -226,7 +226,7 @@ def _watching() -> Iterator[Watch]:
         yield watch
 
 
-def _spoken(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""What there is and what this machine offers, as plain rows for `slalom ls` and `slalom doctor`."""
+"""Models, constraints, samplers, presets, tasks and this machine's setup as rows: `slalom ls`, `slalom doctor`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any
 
-from slalom.backbone import weights
+from slalom.backbone import cache, weights
 from slalom.errors import SlalomError
 
 Rows = list[dict[str, Any]]
@@ -40,7 +40,7 @@ def constraints() -> Rows:
 
     own = [{"name": name, "from": "slalom", "what": _first_line(kind)} for name, kind in CONSTRAINTS.items()]
     return own + [
-        {"name": name, "from": point.dist.name if point.dist else "", "what": _of_others(point)}
+        {"name": name, "from": point.dist.name if point.dist else "", "what": _plugin_summary(point)}
         for name, point in registered().items()
     ]
 
@@ -74,7 +74,7 @@ def presets() -> Rows:
             "choice": one.choice,
             "temperature": one.temperature,
             "top_p": one.top_p,
-            "knobs": _spelt(asdict(one.sampler)),
+            "knobs": _knobs_text(asdict(one.sampler)),
         }
         for sampler, kind in SAMPLERS.items()
         for task, wish in kinds.items()
@@ -114,7 +114,7 @@ def examine() -> dict[str, Any]:
     from slalom.backbone.model import best_device, best_dtype
 
     device = best_device()
-    home = weights.home()
+    home = cache.home()
     existing = next(path for path in (home, *home.parents) if path.exists())
     return {
         "python": platform.python_version(),
@@ -131,8 +131,8 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _of_others(point: importlib.metadata.EntryPoint) -> str:
-    """What a package's constraint says of itself, or why it cannot."""
+def _plugin_summary(point: importlib.metadata.EntryPoint) -> str:
+    """The first line of a third-party constraint's docstring, or the error that loading it raises."""
     from slalom.constraints.plugins import load_kind
 
     try:
@@ -145,5 +145,5 @@ def _first_line(kind: Any) -> str:
     return ((kind.__doc__ or "").strip().splitlines() or [""])[0]
 
 
-def _spelt(knobs: dict[str, Any]) -> str:
+def _knobs_text(knobs: dict[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in knobs.items())

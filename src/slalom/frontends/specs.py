@@ -85,7 +85,7 @@ class GenerateSpec(BaseModel):
         return self
 
     def constraint(self) -> Constraint:
-        """The wish: the sum of all that was named."""
+        """The sum of all constraints that were given."""
         from slalom.constraints import (
             Avoid,
             EndsWithSentence,
@@ -126,15 +126,15 @@ class GenerateSpec(BaseModel):
 
 
 def make_spec(given: dict[str, Any], file: Path | None = None) -> GenerateSpec:
-    """A checked specification from what was given, over what a TOML file says."""
-    said = _read_toml(file) if file else {}
-    said |= {key: value for key, value in given.items() if value is not None}
-    if "prompts" not in said:
+    """A checked specification; what was given overrides what a TOML file says."""
+    fields = _read_toml(file) if file else {}
+    fields |= {key: value for key, value in given.items() if value is not None}
+    if "prompts" not in fields:
         raise SlalomError("no prompt given; give one in quotes, a --prompts-file, or lines on standard input")
     try:
-        return GenerateSpec.model_validate(said)
+        return GenerateSpec.model_validate(fields)
     except ValidationError as error:
-        raise SlalomError(_sentence(error)) from None
+        raise SlalomError(_first_error(error)) from None
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -146,8 +146,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise SlalomError(f"{file} cannot be read as TOML ({error})") from None
 
 
-def _sentence(error: ValidationError) -> str:
-    """The first complaint, naming the field, the rule and the value."""
+def _first_error(error: ValidationError) -> str:
+    """The first validation error in one line, naming the field, the value and the rule."""
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:
