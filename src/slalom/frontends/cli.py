@@ -489,12 +489,13 @@ def bench(
         slalom bench --batches 1,8,20 --out docs/results/bench
     """
     from slalom.backbone.engines import installed, known_engine
-    from slalom.evaluation.bench import Settings, draw, measure
+    from slalom.evaluation.bench import BenchSettings, measure
+    from slalom.evaluation.bench_plot import draw_bench
 
     named = [known_engine(name.strip()) for name in engines.split(",")] if engines else installed()
     chosen = tuple(dict.fromkeys(["torch", *(name for name in named if name != "auto")]))
     sizes = _numbers("batches", batches)
-    settings = Settings(model, chosen, sizes, 1 if quick else repeats, scaling=not quick)
+    settings = BenchSettings(model, chosen, sizes, 1 if quick else repeats, scaling=not quick)
     console = Console(stderr=True, highlight=False)
     with console.status("loading") as status:
 
@@ -508,7 +509,7 @@ def bench(
         out.mkdir(parents=True, exist_ok=True)
         (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         try:
-            draw(found, out / "bench.png")
+            draw_bench(found, out / "bench.png")
         except ImportError:
             console.print("no picture: pip install 'slalom[eval]' brings matplotlib")
     if as_json:
