@@ -7,12 +7,12 @@ import hashlib
 import io
 import random
 from collections import Counter, defaultdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.evaluation import store
+from slalom.evaluation.pages import render
 from slalom.evaluation.store import Record
 from slalom.evaluation.summary import Results
 
@@ -172,21 +172,15 @@ def sheet_csv(texts: list[SheetText]) -> str:
 
 
 def sheet_page(name: str, texts: list[SheetText]) -> str:
-    """The sheet as one page that needs nothing else, keeps ratings in the browser and gives them back as the CSV."""
-    from jinja2 import Environment
-
-    template = (files("slalom.evaluation") / "data" / "sheet.html").read_text(encoding="utf-8")
-    return (
-        Environment(autoescape=True, keep_trailing_newline=True)
-        .from_string(template)
-        .render(
-            name=name,
-            id=hashlib.sha256(sheet_csv(texts).encode()).hexdigest()[:16],
-            instruction=INSTRUCTION.strip().split("\n\n"),
-            columns=COLUMNS,
-            questions=[question._asdict() | {"answers": list(question.answers.items())} for question in QUESTIONS],
-            texts=[{"number": one.number, "prompt": one.prompt, "text": one.text} for one in texts],
-        )
+    """The sheet as an HTML form in one file: it keeps ratings in the browser and exports them as the same CSV."""
+    return render(
+        "sheet.html.jinja",
+        name=name,
+        id=hashlib.sha256(sheet_csv(texts).encode()).hexdigest()[:16],
+        instruction=INSTRUCTION.strip().split("\n\n"),
+        columns=COLUMNS,
+        questions=[question._asdict() | {"answers": list(question.answers.items())} for question in QUESTIONS],
+        texts=[{"number": one.number, "prompt": one.prompt, "text": one.text} for one in texts],
     )
 
 
