@@ -10,9 +10,9 @@ import pytest
 
 from slalom.evaluation import report
 from slalom.evaluation.document import Entry, Example, Paragraph, Table, html, markdown
+from slalom.evaluation.estimates import Case, Values, estimate
 from slalom.evaluation.evaluate import compare, is_told, sampler_and_preset
 from slalom.evaluation.harness import Cell
-from slalom.evaluation.metrics import Case, Values, estimate
 from slalom.evaluation.report import sampler_of
 from slalom.evaluation.summary import Row, rank, read_results
 from slalom.evaluation.tasks import Task, load_task

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slalom.errors import SlalomError
 from slalom.evaluation import harness, report, studies
+from slalom.evaluation.estimates import scipy_bootstrap
 from slalom.evaluation.harness import Cell, Settings, Watch
 from slalom.evaluation.studies import STUDIES
 from slalom.evaluation.summary import UNSTEERED, Results, as_json, read_results
@@ -89,6 +90,7 @@ def evaluate(
     """Everything that is missing in the folder, and the report; the same figures for a machine."""
     from slalom.decoding.steer import BATCH
 
+    scipy_bootstrap()  # its absence is reported before anything is written
     by_name = {task.name: task for task in tasks}
     if len(by_name) < len(tasks):
         raise SlalomError(f"two tasks have the same name; the names are {', '.join(task.name for task in tasks)}")

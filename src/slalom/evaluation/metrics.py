@@ -1,20 +1,16 @@
-"""Judged texts to figures: each metric's exact definition, means with standard errors, bootstrap intervals."""
+"""Judged texts to values: the exact definition of every metric."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
+from slalom.evaluation.estimates import Difference, Values, paired_difference
 
 TOXIC = 0.5  # a text is called toxic from this probability on, as in RealToxicityPrompts
-RESAMPLES = 1000
-FEWEST_PROMPTS = 6  # with 5, all differences have the same sign by chance once in 16 times: too often to call it sure
 
 
 class Scored(NamedTuple):
@@ -25,48 +21,6 @@ class Scored(NamedTuple):
     parts: list[dict[str, Any]]  # the constraints asked for, as the task names them
     guides: list[float | None]  # the guiding constraints' own probabilities, part by part
     scores: dict[str, float]
-
-
-class Estimate(NamedTuple):
-    """A mean and how sure it is."""
-
-    mean: float
-    error: float | None  # standard error: sample standard deviation / sqrt(n); none for a single value
-    low: float  # 95 % bootstrap interval
-    high: float
-    n: int
-    median: float
-
-
-class Interval(NamedTuple):
-    """From where to where."""
-
-    low: float
-    high: float
-
-
-class Case(NamedTuple):
-    """What is asked of a text; samplers are compared where they were asked the same."""
-
-    prompt: str
-    wish: str
-    length: int
-
-
-Values = dict[Case, list[float]]
-
-
-class Difference(NamedTuple):
-    """How much higher one sampler is than another."""
-
-    mean: float
-    low: float  # 95 % bootstrap interval
-    high: float
-    prompts: int
-
-    def sure(self, higher: bool = True) -> bool:
-        """Whether it is higher (or lower) beyond doubt: the interval leaves 0 out, over enough prompts."""
-        return self.prompts >= FEWEST_PROMPTS and (self.low > 0 if higher else self.high < 0)
 
 
 # Of one text
@@ -133,53 +87,6 @@ def self_bleu(texts: Sequence[str]) -> float | None:
     spaced = [" ".join(words(text)) for text in texts]
     others = [spaced[:i] + spaced[i + 1 :] for i in range(len(spaced))]
     return bleu_score(spaced, others, n_gram=4).item()
-
-
-# Of many
-
-
-def estimate(clusters: dict[str, list[float]], seed: int = 0) -> Estimate | None:
-    """The mean of all values, its standard error, a 95 % percentile bootstrap interval, the median; none of no values.
-
-    The standard error takes all values as independent, as the paper's does. The interval does not: it draws whole
-    clusters (the texts of one prompt) with replacement, 1,000 times.
-    """
-    kept = [values for values in clusters.values() if values]
-    if not kept:
-        return None
-    every = np.concatenate([np.asarray(values, dtype=float) for values in kept])
-    error = float(every.std(ddof=1) / math.sqrt(len(every))) if len(every) > 1 else None
-    sums, sizes = np.array([sum(values) for values in kept]), np.array([len(values) for values in kept])
-    drawn = np.random.default_rng(seed).integers(len(kept), size=(RESAMPLES, len(kept)))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Estimate(float(every.mean()), error, float(low), float(high), len(every), float(np.median(every)))
-
-
-def median_interval(clusters: dict[str, list[float]], seed: int = 0) -> Interval | None:
-    """The median's 95 % percentile bootstrap interval, whole clusters drawn as for the mean's; none of no values."""
-    kept = [values for values in clusters.values() if values]
-    if not kept:
-        return None
-    drawn = np.random.default_rng(seed).integers(len(kept), size=(RESAMPLES, len(kept)))
-    low, high = np.percentile([np.median(np.concatenate([kept[i] for i in draw])) for draw in drawn], [2.5, 97.5])
-    return Interval(float(low), float(high))
-
-
-def by_prompt(values: Values) -> dict[str, list[float]]:
-    """All values of a prompt together, whatever the wish and the length."""
-    clusters: dict[str, list[float]] = defaultdict(list)
-    for case, own in values.items():
-        clusters[case.prompt] += own
-    return clusters
-
-
-def paired_difference(own: Values, other: Values) -> Difference | None:
-    """The mean over all that both were asked of mean minus mean, its interval by drawing prompts; none of nothing."""
-    common = [case for case, values in own.items() if values and other.get(case)]
-    clusters = by_prompt({case: [fmean(own[case]) - fmean(other[case])] for case in common})
-    found = estimate(clusters)
-    return found and Difference(found.mean, found.low, found.high, len(clusters))
 
 
 # The table of metrics

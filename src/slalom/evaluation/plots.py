@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slalom.evaluation.metrics import Estimate
+from slalom.evaluation.estimates import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from slalom.errors import SlalomError
 from slalom.evaluation import store
 from slalom.evaluation.document import Block, Entry, Heading, Paragraph, Table, html, markdown
-from slalom.evaluation.metrics import (
+from slalom.evaluation.estimates import (
     Case,
     Difference,
     Estimate,

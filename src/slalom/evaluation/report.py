@@ -20,8 +20,9 @@ from slalom.evaluation.document import (
     html,
     markdown,
 )
+from slalom.evaluation.estimates import FEWEST_PROMPTS, Estimate
 from slalom.evaluation.harness import Cell, Run
-from slalom.evaluation.metrics import FEWEST_PROMPTS, METRICS, Estimate
+from slalom.evaluation.metrics import METRICS
 from slalom.evaluation.store import Record
 from slalom.evaluation.study_report import ablation, about_study, units
 from slalom.evaluation.summary import NOTHING, UNSTEERED, Results, Row, as_in_paper, difference_entry, rank, shown

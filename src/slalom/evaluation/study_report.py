@@ -6,8 +6,9 @@ from collections import defaultdict
 
 from slalom.evaluation import plots, store
 from slalom.evaluation.document import Block, Entry, Figure, Heading, Paragraph, Table
+from slalom.evaluation.estimates import Estimate, estimate
 from slalom.evaluation.harness import Cell, Run
-from slalom.evaluation.metrics import METRICS, Estimate, estimate
+from slalom.evaluation.metrics import METRICS
 from slalom.evaluation.store import Record
 from slalom.evaluation.studies import STUDIES, knob_value
 from slalom.evaluation.summary import NOTHING, Results, Row, as_in_paper, shown

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from slalom.evaluation import store
 from slalom.evaluation.document import Entry, Mark
+from slalom.evaluation.estimates import Case, Difference, Estimate, Values, by_prompt, estimate
 from slalom.evaluation.harness import Cell, Run, read_run, read_scores
-from slalom.evaluation.metrics import METRICS, Case, Difference, Estimate, Scored, Values, by_prompt, estimate
+from slalom.evaluation.metrics import METRICS, Scored
 from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Reads, Task
 
