@@ -11,7 +11,7 @@ from slalom.evaluation import metrics
 from slalom.evaluation.estimates import Case
 from slalom.evaluation.metrics import (
     METRICS,
-    Scored,
+    JudgedText,
     distinct,
     keyword_success,
     repeated_trigrams,
@@ -24,8 +24,8 @@ CLEAN = [{"kind": "toxicity", "level": "low"}]
 WORDS = [{"kind": "keywords", "words": ["soup", "tea"], "mode": "all"}]
 
 
-def scored(parts: list[dict[str, Any]], text: str = " was fine", **scores: float) -> Scored:
-    return Scored("The food", text, parts, [0.9], {name.replace("_", "-"): value for name, value in scores.items()})
+def scored(parts: list[dict[str, Any]], text: str = " was fine", **scores: float) -> JudgedText:
+    return JudgedText("The food", text, parts, [0.9], {name.replace("_", "-"): value for name, value in scores.items()})
 
 
 def test_repeated_trigrams_are_those_seen_before_in_the_same_text() -> None:
@@ -115,5 +115,5 @@ def test_all_wishes_must_be_met_by_their_own_judges() -> None:
 
 
 def test_the_guide_is_the_least_of_its_probabilities() -> None:
-    assert METRICS["guide"].values([Scored("", "", POSITIVE, [0.9, None, 0.6], {})]) == [0.6]
-    assert METRICS["guide"].values([Scored("", "", WORDS, [None], {})]) == []
+    assert METRICS["guide"].values([JudgedText("", "", POSITIVE, [0.9, None, 0.6], {})]) == [0.6]
+    assert METRICS["guide"].values([JudgedText("", "", WORDS, [None], {})]) == []

@@ -15,7 +15,7 @@ class Entry(NamedTuple):
 
     text: str
     mark: Mark = ""
-    note: str = ""  # smaller, below
+    note: str = ""  # in small type below
 
 
 class Heading(NamedTuple):
@@ -43,36 +43,36 @@ class Table(NamedTuple):
     columns: list[str]
     rows: list[list[Entry]]
     caption: str = ""
-    words: bool = False  # entries are words, not figures
+    words: bool = False  # entries are words, not numbers
 
 
 class Figure(NamedTuple):
-    """A drawing."""
+    """A plot."""
 
-    name: str  # of its file
+    name: str  # its file's name without .svg
     svg: str
     caption: str
 
 
-class Example(NamedTuple):
-    """A prompt and what several samplers made of it."""
+class ExampleTexts(NamedTuple):
+    """A prompt and the continuations of several samplers."""
 
     title: str
     prompt: str
-    texts: list[tuple[str, str]]  # whose, and the continuation
+    texts: list[tuple[str, str]]  # a sampler, and its continuation
 
 
 class Command(NamedTuple):
-    """Something to be typed."""
+    """A command line."""
 
     text: str
 
 
-Block = Heading | Paragraph | Bullets | Table | Figure | Example | Command
+Block = Heading | Paragraph | Bullets | Table | Figure | ExampleTexts | Command
 
 
 def markdown(blocks: list[Block]) -> str:
-    """The document with its figures in files beside it, in `figures/`."""
+    """The document; its figures are files in `figures/`."""
     return "\n\n".join(_markdown(block) for block in blocks) + "\n"
 
 
@@ -81,29 +81,29 @@ def _markdown(block: Block) -> str:
         case Heading(text, level):
             return f"{'#' * level} {text}"
         case Paragraph(text):
-            return _plain(text)
+            return _escaped(text)
         case Bullets(items):
-            return "\n".join(f"- {_plain(item)}" for item in items)
+            return "\n".join(f"- {_escaped(item)}" for item in items)
         case Table(columns, rows, caption, _):
-            head = f"*{_plain(caption)}*\n\n" if caption else ""
+            head = f"*{_escaped(caption)}*\n\n" if caption else ""
             table = [columns, ["---"] * len(columns)] + [[_markdown_entry(entry) for entry in row] for row in rows]
             return head + "\n".join(f"| {' | '.join(line)} |" for line in table)
         case Figure(name, _, caption):
-            return f"![{_plain(caption)}](figures/{name}.svg)"
-        case Example(title, prompt, texts):
-            lines = [f"- {_plain(whose)}: *{_plain(prompt)}*{_plain(text)}" for whose, text in texts]
-            return f"**{_plain(title)}**\n\n" + "\n".join(lines)
+            return f"![{_escaped(caption)}](figures/{name}.svg)"
+        case ExampleTexts(title, prompt, texts):
+            lines = [f"- {_escaped(sampler)}: *{_escaped(prompt)}*{_escaped(text)}" for sampler, text in texts]
+            return f"**{_escaped(title)}**\n\n" + "\n".join(lines)
         case Command(text):
             return f"```\n{text}\n```"
 
 
 def _markdown_entry(entry: Entry) -> str:
-    shown = {"best": f"**{entry.text}**", "second": f"<u>{entry.text}</u>", "": _plain(entry.text)}[entry.mark]
+    shown = {"best": f"**{entry.text}**", "second": f"<u>{entry.text}</u>", "": _escaped(entry.text)}[entry.mark]
     return f"{shown}<br>{entry.note}" if entry.note else shown
 
 
-def _plain(text: str) -> str:
-    """Text that Markdown leaves as it is, on one line."""
+def _escaped(text: str) -> str:
+    """Text on one line with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", re.sub(r"\s*\n\s*", " ", text))
 
 

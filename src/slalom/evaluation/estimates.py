@@ -55,7 +55,7 @@ class Difference(NamedTuple):
     high: float
     prompts: int
 
-    def sure(self, higher: bool = True) -> bool:
+    def significant(self, higher: bool = True) -> bool:
         """Whether it is higher (or lower): the interval excludes 0, over enough prompts."""
         return self.prompts >= FEWEST_PROMPTS and (self.low > 0 if higher else self.high < 0)
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from slalom.errors import SlalomError
-from slalom.frontends.evaluate import evaluate, read, report, sheet
+from slalom.frontends.eval_commands import evaluate_samplers, read_rating_sheet, report_runs, write_rating_sheet
 
 if TYPE_CHECKING:
     from slalom.decoding.run import Callback, Report
@@ -460,10 +460,10 @@ def _typed(paths: set[Path]) -> str:
 
 # slalom eval, eval sheet, eval read, report
 
-app.command("eval")(told_in_a_sentence(evaluate))
-app.command("eval sheet")(told_in_a_sentence(sheet))
-app.command("eval read")(told_in_a_sentence(read))
-app.command("report")(told_in_a_sentence(report))
+app.command("eval")(told_in_a_sentence(evaluate_samplers))
+app.command("eval sheet")(told_in_a_sentence(write_rating_sheet))
+app.command("eval read")(told_in_a_sentence(read_rating_sheet))
+app.command("report")(told_in_a_sentence(report_runs))
 
 
 # slalom bench, calibrate, ls, doctor
