@@ -15,35 +15,35 @@ from slalom.backbone import weights
 from slalom.errors import SlalomError
 from slalom.evaluation import judges
 from slalom.evaluation.judges import (
-    About,
     BertScoreJudge,
     ClassifierJudge,
+    JudgeInfo,
+    JudgeInput,
     PerplexityJudge,
-    Reading,
     ToneJudge,
     judge_set,
 )
 from tests.conftest import tiny_classifier, tiny_lm
 
-READINGS = [
-    Reading("the food", " was good and warm", ["the soup was warm"]),
-    Reading("we", " hated the rain", ["the soup was warm", "we hated the rain"]),
-    Reading("a day", " by the river with a kayak at sunrise", []),
+INPUTS = [
+    JudgeInput("the food", " was good and warm", ["the soup was warm"]),
+    JudgeInput("we", " hated the rain", ["the soup was warm", "we hated the rain"]),
+    JudgeInput("a day", " by the river with a kayak at sunrise", []),
 ]
-ABOUT = About("somebody", "tiny", "r0")
+INFO = JudgeInfo("somebody", "tiny", "r0")
 
 
 @pytest.fixture
 def classifier() -> ClassifierJudge:
     model, tokenizer = tiny_classifier()
-    return ClassifierJudge(model, tokenizer, 1, ABOUT)
+    return ClassifierJudge(model, tokenizer, 1, INFO)
 
 
 @pytest.fixture(params=["gpt2-tied", "llama-untied"])
 def perplexity(request: pytest.FixtureRequest) -> PerplexityJudge:
     lm = tiny_lm(request.param)
     lm.tokenizer.bos_token = "<eos>"
-    return PerplexityJudge(lm.model, lm.tokenizer, ABOUT)
+    return PerplexityJudge(lm.model, lm.tokenizer, INFO)
 
 
 @pytest.fixture
@@ -51,34 +51,34 @@ def bertscore() -> BertScoreJudge:
     model, tokenizer = tiny_classifier()
     encoder = model.bert.float()
     assert isinstance(encoder, BertModel)
-    return BertScoreJudge(encoder, tokenizer, 1, ABOUT)
+    return BertScoreJudge(encoder, tokenizer, 1, INFO)
 
 
 def test_a_classifier_gives_the_probability_of_its_label(classifier: ClassifierJudge) -> None:
-    found = classifier.score(READINGS, "text")
-    for reading, value in zip(READINGS, found, strict=True):
-        alone = classifier.tokenizer(reading.prompt + reading.text, return_tensors="pt")
+    found = classifier.score(INPUTS, "text")
+    for one, value in zip(INPUTS, found, strict=True):
+        alone = classifier.tokenizer(one.prompt + one.text, return_tensors="pt")
         expected = classifier.model(**alone).logits.softmax(-1)[0, 1].item()
         assert value == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_continuation_alone_is_judged_without_its_prompt(classifier: ClassifierJudge) -> None:
-    whole = [Reading("", reading.text, []) for reading in READINGS]
-    assert classifier.score(READINGS, "continuation") == pytest.approx(classifier.score(whole, "text"))
-    assert classifier.score(READINGS, "continuation") != pytest.approx(classifier.score(READINGS, "text"))
+    whole = [JudgeInput("", one.text, []) for one in INPUTS]
+    assert classifier.score(INPUTS, "continuation") == pytest.approx(classifier.score(whole, "text"))
+    assert classifier.score(INPUTS, "continuation") != pytest.approx(classifier.score(INPUTS, "text"))
 
 
 def test_perplexity_is_that_of_hugging_face_with_bos_before(perplexity: PerplexityJudge) -> None:
-    found = perplexity.score(READINGS, "text")
-    for reading, value in zip(READINGS, found, strict=True):
-        ids = [0, *perplexity.tokenizer(reading.prompt + reading.text)["input_ids"]]
+    found = perplexity.score(INPUTS, "text")
+    for one, value in zip(INPUTS, found, strict=True):
+        ids = [0, *perplexity.tokenizer(one.prompt + one.text)["input_ids"]]
         loss = perplexity.model(torch.tensor([ids]), labels=torch.tensor([ids])).loss.item()
         assert value == pytest.approx(math.exp(loss), rel=1e-4)
 
 
 def test_perplexity_of_the_continuation_counts_its_tokens_alone(perplexity: PerplexityJudge) -> None:
-    (found,) = perplexity.score(READINGS[:1], "continuation")
-    prompt, text = READINGS[0].prompt, READINGS[0].text
+    (found,) = perplexity.score(INPUTS[:1], "continuation")
+    prompt, text = INPUTS[0].prompt, INPUTS[0].text
     before = perplexity.tokenizer(prompt)["input_ids"]
     ids = [0, *perplexity.tokenizer(prompt + text)["input_ids"]]
     assert ids[1 : 1 + len(before)] == before
@@ -88,8 +88,8 @@ def test_perplexity_of_the_continuation_counts_its_tokens_alone(perplexity: Perp
 
 
 def test_a_text_without_tokens_has_no_perplexity(perplexity: PerplexityJudge) -> None:
-    assert perplexity.score([Reading("we", "", [])], "continuation") == [None]
-    assert perplexity.score([Reading("", "", [])], "text") == [None]
+    assert perplexity.score([JudgeInput("we", "", [])], "continuation") == [None]
+    assert perplexity.score([JudgeInput("", "", [])], "text") == [None]
 
 
 def test_bertscore_precision_is_the_mean_best_cosine_of_the_best_reference(bertscore: BertScoreJudge) -> None:
@@ -97,17 +97,17 @@ def test_bertscore_precision_is_the_mean_best_cosine_of_the_best_reference(berts
         out = bertscore.model(**bertscore.tokenizer(text, return_tensors="pt"), output_hidden_states=True)
         return torch.nn.functional.normalize(out.hidden_states[1][0, 1:-1], dim=-1)
 
-    found = bertscore.score(READINGS, "text")
-    for reading, value in zip(READINGS[:2], found[:2], strict=True):
-        own = embedded(reading.prompt + reading.text)
-        expected = max((own @ embedded(other).T).max(-1).values.mean().item() for other in reading.references)
+    found = bertscore.score(INPUTS, "text")
+    for one, value in zip(INPUTS[:2], found[:2], strict=True):
+        own = embedded(one.prompt + one.text)
+        expected = max((own @ embedded(other).T).max(-1).values.mean().item() for other in one.references)
         assert value == pytest.approx(expected, abs=1e-5)
     assert found[1] == pytest.approx(1.0, abs=1e-5)  # it is one of its references
     assert found[2] is None  # nothing to compare it with
 
 
 def test_a_judge_that_was_not_trained_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judges, "HERE", tmp_path)
+    monkeypatch.setattr(judges, "JUDGE_FOLDER", tmp_path)
     with pytest.raises(SlalomError, match="the judge toxicity has not been trained"):
         judge_set("ours")["toxicity"]()
 
@@ -118,9 +118,9 @@ def test_the_papers_judges_say_when_no_hub_can_be_reached(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(HfApi, "model_info", refuse)
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda source, file: None)
-    for maker in judge_set("paper").values():
+    for load in judge_set("paper").values():
         with pytest.raises(SlalomError, match=r"no model hub can be reached \(no route to anywhere\)"):
-            maker()
+            load()
 
 
 def test_unknown_judges_are_refused() -> None:
@@ -130,19 +130,19 @@ def test_unknown_judges_are_refused() -> None:
 
 def test_a_judge_of_tone_gives_the_likeliest_class_its_sign_and_its_probability() -> None:
     model, tokenizer = tiny_classifier(("negative", "neutral", "positive"))
-    judge = ToneJudge(model, tokenizer, About("sentiment", "tiny", "r1"))
+    judge = ToneJudge(model, tokenizer, JudgeInfo("sentiment", "tiny", "r1"))
     logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
     likeliest = logits.softmax(-1).max().item()
     assert judge._values(logits).tolist() == pytest.approx([-likeliest, 0.0, likeliest])
-    readings = [Reading("the food", text, []) for text in (" was good", " was bad and cold", "")]
-    for value, reading in zip(judge.score(readings, "text"), readings, strict=True):
-        own = model(**tokenizer([reading.seen("text")], return_tensors="pt")).logits.float()
+    inputs = [JudgeInput("the food", text, []) for text in (" was good", " was bad and cold", "")]
+    for value, one in zip(judge.score(inputs, "text"), inputs, strict=True):
+        own = model(**tokenizer([one.shown("text")], return_tensors="pt")).logits.float()
         assert value == pytest.approx(judge._values(own).item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["acceptability", "sentiment", "sentiment-sst2", "sentiment-yelp", "toxicity"])
 def test_a_shipped_judge_has_a_body_of_its_own_and_says_what_it_is_worth(name: str) -> None:
-    card = json.loads((judges.HERE / name / "card.json").read_text())
+    card = json.loads((judges.JUDGE_FOLDER / name / "card.json").read_text())
     assert card["body"] == "mpnet-base"  # the guides' is another
     assert card["body"] in weights.WEIGHTS
     assert min(card["accuracy"].values()) > 0.6

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 
 from slalom.evaluation import metrics
+from slalom.evaluation.estimates import Case
 from slalom.evaluation.metrics import (
     METRICS,
-    Case,
-    Scored,
-    Values,
+    JudgedText,
     distinct,
-    estimate,
     keyword_success,
-    paired_difference,
     repeated_trigrams,
     self_bleu,
 )
@@ -27,8 +24,8 @@ CLEAN = [{"kind": "toxicity", "level": "low"}]
 WORDS = [{"kind": "keywords", "words": ["soup", "tea"], "mode": "all"}]
 
 
-def scored(parts: list[dict[str, Any]], text: str = " was fine", **scores: float) -> Scored:
-    return Scored("The food", text, parts, [0.9], {name.replace("_", "-"): value for name, value in scores.items()})
+def scored(parts: list[dict[str, Any]], text: str = " was fine", **scores: float) -> JudgedText:
+    return JudgedText("The food", text, parts, [0.9], {name.replace("_", "-"): value for name, value in scores.items()})
 
 
 def test_repeated_trigrams_are_those_seen_before_in_the_same_text() -> None:
@@ -76,39 +73,6 @@ def test_self_bleu_is_the_geometric_mean_of_clipped_precisions() -> None:
     assert self_bleu(["a b c d x", "a b c d y"]) == pytest.approx(expected)
 
 
-def test_an_estimate_has_the_mean_the_standard_error_and_an_interval_over_clusters() -> None:
-    found = estimate({"a": [1.0, 1.0, 1.0], "b": [0.0]})
-    assert found is not None
-    assert found.mean == 0.75
-    assert found.error == pytest.approx(0.5 / 2)  # standard deviation 0.5, four values
-    assert (found.low, found.high, found.n) == (0.0, 1.0, 4)  # a draw may hold one cluster twice
-    assert found.median == 1.0
-
-
-def test_of_nothing_there_is_no_estimate_and_of_one_value_no_error() -> None:
-    assert estimate({}) is None
-    assert estimate({"a": []}) is None
-    alone = estimate({"a": [0.5]})
-    assert alone == metrics.Estimate(0.5, None, 0.5, 0.5, 1, 0.5)
-
-
-def test_a_paired_difference_is_of_what_both_were_asked_and_its_interval_is_over_prompts() -> None:
-    def case(prompt: str, wish: str = "w", length: int = 20) -> Case:
-        return Case(prompt, wish, length)
-
-    own: Values = {case("a"): [3.0, 5.0], case("b"): [2.0], case("b", "v"): [7.0], case("c"): [9.0]}
-    other: Values = {
-        case("a"): [1.0],
-        case("b"): [1.0],
-        case("b", "v"): [1.0, 5.0],
-        case("c"): [],
-        case("d"): [4.0],
-    }
-    found = paired_difference(own, other)
-    assert found == (pytest.approx((3 + 1 + 4) / 3), 2.5, 3.0, 2)  # prompt a has 3; b 1 and 4
-    assert paired_difference(own, {}) is None
-
-
 def test_perplexities_are_compared_by_their_geometric_means() -> None:
     own, other = ({Case("a", "w", 20): values} for values in ([1.0, 100.0], [5.0]))
     found = METRICS["perplexity"].compare(own, other)
@@ -151,5 +115,5 @@ def test_all_wishes_must_be_met_by_their_own_judges() -> None:
 
 
 def test_the_guide_is_the_least_of_its_probabilities() -> None:
-    assert METRICS["guide"].values([Scored("", "", POSITIVE, [0.9, None, 0.6], {})]) == [0.6]
-    assert METRICS["guide"].values([Scored("", "", WORDS, [None], {})]) == []
+    assert METRICS["guide"].values([JudgedText("", "", POSITIVE, [0.9, None, 0.6], {})]) == [0.6]
+    assert METRICS["guide"].values([JudgedText("", "", WORDS, [None], {})]) == []

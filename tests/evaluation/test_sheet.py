@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from slalom.errors import SlalomError
+from slalom.evaluation.cells import Cell
 from slalom.evaluation.document import markdown
-from slalom.evaluation.harness import Cell, Run, Settings
-from slalom.evaluation.ratings import as_json, ratings_blocks, summarize
-from slalom.evaluation.sheet import COLUMNS, key_of, make_sheet, read_ratings, write_sheet
+from slalom.evaluation.ratings import ratings_blocks, ratings_json, summarize
+from slalom.evaluation.run_folder import Run, RunSettings
+from slalom.evaluation.sheet import COLUMNS, key_path, make_sheet, read_ratings, write_sheet
 from slalom.evaluation.summary import Results
 
 WISHES: dict[str, list[dict[str, Any]]] = {
@@ -52,7 +53,7 @@ def results(
         for prompt in range(prompts)
         for sample in range(samples)
     ]
-    return Results(Run(Path(name or "run"), Settings(cells), {}), records, {}, name)
+    return Results(Run(Path(name or "run"), RunSettings(cells), {}), records, {}, name)
 
 
 def fill(path: Path, rate: Any) -> None:
@@ -90,7 +91,7 @@ def test_readers_see_no_sampler_no_wish_and_no_score(tmp_path: Path) -> None:
         lines = list(csv.reader(file))
     assert lines[0] == ["number", "prompt", "text", "sentiment", "fluency", "about_itself"]
     assert all(line[3:] == ["", "", ""] for line in lines[1:])
-    assert json.loads(key_of(path).read_text())["texts"]["1"]["sources"][0]["wish"] in WISHES
+    assert json.loads(key_path(path).read_text())["texts"]["1"]["sources"][0]["wish"] in WISHES
 
 
 def test_the_same_seed_gives_the_same_sheet_and_another_another_order() -> None:
@@ -151,7 +152,7 @@ def rating(line: dict[str, str]) -> dict[str, str]:
 def test_ratings_are_joined_to_samplers_and_wishes(tmp_path: Path) -> None:
     path = sheet_in(tmp_path)
     fill(path, rating)
-    found = summarize(read_ratings(path, key_of(path)))
+    found = summarize(read_ratings(path, key_path(path)))
     assert found.missing == {"sentiment": 0, "fluency": 0, "about_itself": 0}
     none, secret = found.overall
     assert (none.sampler, none.texts, secret.texts) == ("none", 32, 32)
@@ -167,19 +168,19 @@ def test_ratings_are_joined_to_samplers_and_wishes(tmp_path: Path) -> None:
     assert difference.mean == -2.0
     assert -3.0 <= difference.low < -2.0 < difference.high <= -1.0
     assert difference.prompts == 8
-    other = summarize(read_ratings(path, key_of(path)), "secret").overall[0].differences["fluency"]
+    other = summarize(read_ratings(path, key_path(path)), "secret").overall[0].differences["fluency"]
     assert other is not None
     assert other.mean == 2.0
     text = markdown(ratings_blocks(found))
     assert "| secret | 32 | 0.50<br>" in text
     assert "Paired differences to none" in text
-    json.dumps(as_json(found))
+    json.dumps(ratings_json(found))
 
 
 def test_what_was_not_rated_is_missing_and_not_0(tmp_path: Path) -> None:
     path = sheet_in(tmp_path)
     fill(path, lambda line: rating(line) | ({"sentiment": "", "fluency": ""} if line["prompt"] == "Prompt 0" else {}))
-    found = summarize(read_ratings(path, key_of(path)))
+    found = summarize(read_ratings(path, key_path(path)))
     assert found.missing["sentiment"] == found.missing["fluency"] > 0
     assert found.missing["about_itself"] == 0
     wished = found.overall[1].estimates["as wished"]
@@ -189,14 +190,14 @@ def test_what_was_not_rated_is_missing_and_not_0(tmp_path: Path) -> None:
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     path.write_text("\n".join(lines[:1]) + "\n")  # nothing left
     assert "| secret | 32 | — | — | — | — | — |" in markdown(
-        ratings_blocks(summarize(read_ratings(path, key_of(path))))
+        ratings_blocks(summarize(read_ratings(path, key_path(path))))
     )
 
 
 def test_where_no_sentiment_was_asked_for_as_wished_is_left_out(tmp_path: Path) -> None:
     path = sheet_in(tmp_path, wishes=("words", "positive"))
     fill(path, rating)
-    found = summarize(read_ratings(path, key_of(path)))
+    found = summarize(read_ratings(path, key_path(path)))
     words = found.by_wish["words"][1]
     assert words.estimates["as wished"] is None
     assert words.estimates["as wished and fluent"] is None
@@ -223,14 +224,14 @@ def test_a_wrong_value_is_refused_by_its_line(tmp_path: Path, change: Any, compl
     path = sheet_in(tmp_path, samplers=("a",), wishes=("positive",), prompts=2)
     fill(path, change)
     with pytest.raises(SlalomError, match=complaint):
-        read_ratings(path, key_of(path))
+        read_ratings(path, key_path(path))
 
 
 def test_the_line_is_right_behind_texts_of_several_lines(tmp_path: Path) -> None:
     path = sheet_in(tmp_path, samplers=("none",), wishes=("positive",), prompts=2)
     fill(path, lambda line: {"fluency": "9" if line["number"] == "2" else ""})
     with pytest.raises(SlalomError, match="line 4: fluency"):  # lines 2 and 3 are the first text
-        read_ratings(path, key_of(path))
+        read_ratings(path, key_path(path))
 
 
 def test_a_sheet_saved_with_semicolons_is_read_and_a_foreign_file_refused(tmp_path: Path) -> None:
@@ -238,18 +239,18 @@ def test_a_sheet_saved_with_semicolons_is_read_and_a_foreign_file_refused(tmp_pa
     path.write_text(path.read_text(encoding="utf-8-sig").replace(",,,", ",1,5,0").replace(",", ";"))
     assert all(
         one.answers == {"sentiment": 1, "fluency": 5, "about_itself": 0}
-        for one in read_ratings(path, key_of(path)).rated
+        for one in read_ratings(path, key_path(path)).rated
     )
     path.write_text("number,text\n1,x\n")
     with pytest.raises(SlalomError, match="line 1: there is no column 'prompt'"):
-        read_ratings(path, key_of(path))
+        read_ratings(path, key_path(path))
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(SlalomError, match="is no key of a sheet"):
         read_ratings(path, tmp_path / "run.json")
     with pytest.raises(SlalomError, match="there is no key"):
         read_ratings(path, tmp_path / "none.json")
     with pytest.raises(SlalomError, match="there is no sheet"):
-        read_ratings(tmp_path / "none.csv", key_of(path))
+        read_ratings(tmp_path / "none.csv", key_path(path))
     more = sheet_in(tmp_path / "more", samplers=("a",))
     with pytest.raises(SlalomError, match="unknown sampler 'b'; the sheet has a"):
-        summarize(read_ratings(more, key_of(more)), "b")
+        summarize(read_ratings(more, key_path(more)), "b")

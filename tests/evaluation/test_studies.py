@@ -12,14 +12,15 @@ from slalom.decoding.dab import DAB
 from slalom.decoding.presets import preset_for
 from slalom.decoding.sampler import Preset
 from slalom.errors import SlalomError
-from slalom.evaluation import evaluate as evaluation
 from slalom.evaluation import store, studies, tasks
-from slalom.evaluation.harness import Cell, Settings, read_run
-from slalom.evaluation.studies import SIZES, Size, ablation_cells, cost, explore
+from slalom.evaluation.cells import Cell
+from slalom.evaluation.run_evaluation import run_evaluation
+from slalom.evaluation.run_folder import RunSettings, read_run
+from slalom.evaluation.studies import SIZES, StudySize, ablation_cells, cost, explore
 from tests.conftest import tiny_classifier, tiny_lm
 from tests.evaluation import tiny
 
-SMALL = Size(2, 3, 4)
+SMALL = StudySize(2, 3, 4)
 
 
 def settings_of(sampler: str, wish: Constraint, steps: int = 4) -> Preset:
@@ -86,10 +87,10 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_study_measures_every_sampler_on_every_prompt_and_goes_on_where_it_was(small: Path, study: str) -> None:
     task = tasks.load_task(str(small / "soup.toml"))
     cells = (Cell("soup", "drawn"), Cell("soup", "drawn", "hot"))
-    settings = Settings(cells, "quick", "tiny", "torch", study=study)
+    settings = RunSettings(cells, "quick", "tiny", "torch", study=study)
 
     def run() -> None:
-        evaluation.evaluate(small / "out", settings, [task], lambda: tiny_lm("llama-tied"), {}, lambda now: None)
+        run_evaluation(small / "out", settings, [task], lambda: tiny_lm("llama-tied"), {}, lambda progress: None)
 
     run()
     whole = store.read(small / "out" / "units.jsonl")
@@ -112,9 +113,9 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     knobs = [("weight", 2.0), ("tau", 0.3), ("top_k", 50)]
     cells = (plain, *(plain._replace(knobs=(one,)) for one in knobs))
     shorter = task.model_copy(update={"prompts": ["we"], "records": task.records[:1]})
-    settings = Settings(cells, "quick", "tiny", "torch", study="ablation")
-    evaluation.evaluate(
-        small / "out", settings, [shorter], lambda: tiny_lm("llama-tied"), tiny.makers(), lambda now: None
+    settings = RunSettings(cells, "quick", "tiny", "torch", study="ablation")
+    run_evaluation(
+        small / "out", settings, [shorter], lambda: tiny_lm("llama-tied"), tiny.judges(), lambda progress: None
     )
     text = (small / "out" / "report.md").read_text()
     for label in ("bias weight w", "proposal temperature τ", "top-k"):
@@ -127,7 +128,7 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
 
 def test_a_report_says_which_task_file_to_run_again(small: Path) -> None:
     source = str(small / "soup.toml")
-    settings = Settings((Cell("soup", "drawn"),), "quick", "tiny", "torch")
+    settings = RunSettings((Cell("soup", "drawn"),), "quick", "tiny", "torch")
     loaded = [tasks.load_task(source)]
-    evaluation.evaluate(small / "out", settings, loaded, lambda: tiny_lm("llama-tied"), tiny.makers(), lambda now: None)
+    run_evaluation(small / "out", settings, loaded, lambda: tiny_lm("llama-tied"), tiny.judges(), lambda progress: None)
     assert f"slalom eval {source} --samplers drawn" in (small / "out" / "report.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from slalom.constraints import Keywords
 from slalom.errors import SlalomError
-from slalom.evaluation.tasks import NAMES, constraint_of, load_task, spread
+from slalom.evaluation.tasks import NAMES, constraint_of, evenly_spaced, load_task
 
 OWN = """
 name = "own"
@@ -99,5 +99,5 @@ def test_only_a_task_with_a_prefix_takes_one() -> None:
 
 
 def test_fewer_of_a_list_are_taken_evenly() -> None:
-    assert spread([0, 1, 2, 3, 4, 5], 3) == [0, 2, 4]
-    assert spread([0, 1], 5) == [0, 1]
+    assert evenly_spaced([0, 1, 2, 3, 4, 5], 3) == [0, 2, 4]
+    assert evenly_spaced([0, 1], 5) == [0, 1]

@@ -19,9 +19,10 @@ from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem
 from slalom.errors import SlalomError
-from slalom.evaluation import evaluate as evaluation
-from slalom.evaluation.harness import Cell, Settings
-from slalom.evaluation.judges import About, Judge, Reading
+from slalom.evaluation.cells import Cell
+from slalom.evaluation.judges import Judge, JudgeInfo, JudgeInput, LoadJudge
+from slalom.evaluation.run_evaluation import run_evaluation
+from slalom.evaluation.run_folder import RunSettings
 from slalom.evaluation.tasks import Task, load_task
 from slalom.types import Draft
 from tests.conftest import tiny_lm
@@ -59,26 +60,26 @@ class Counting:
     """Judges a text by how long it is."""
 
     def __init__(self, name: str, pause: float = 0.0) -> None:
-        self.about = About(name, "a ruler", "r1", {"rulers": 0.75}, {"rulers": 0.5})
+        self.info = JudgeInfo(name, "a ruler", "r1", {"rulers": 0.75}, {"rulers": 0.5})
         self.pause = pause
 
-    def score(self, readings: list[Reading], reads: str) -> list[float | None]:
+    def score(self, inputs: list[JudgeInput], reads: str) -> list[float | None]:
         time.sleep(self.pause)
-        return [float(len(one.seen(reads))) for one in readings]  # type: ignore[arg-type]
+        return [float(len(one.shown(reads))) for one in inputs]  # type: ignore[arg-type]
 
 
-def makers(pause: float = 0.0, missing: tuple[str, ...] = ()) -> dict[str, Callable[[], Judge]]:
+def judges(pause: float = 0.0, missing: tuple[str, ...] = ()) -> dict[str, LoadJudge]:
     """Judges by name; those missing cannot be loaded."""
 
-    def maker(name: str) -> Callable[[], Judge]:
-        def make() -> Judge:
+    def loader(name: str) -> LoadJudge:
+        def load() -> Judge:
             if name in missing:
                 raise SlalomError(f"no {name} today")
             return Counting(name, pause)
 
-        return make
+        return load
 
-    return {name: maker(name) for name in ("acceptability", "perplexity", "bertscore")}
+    return {name: loader(name) for name in ("acceptability", "perplexity", "bertscore")}
 
 
 def task_in(folder: Path) -> Task:
@@ -134,14 +135,16 @@ def run(
     out: Path,
     task: Task,
     chosen: tuple[Cell, ...] | None = None,
-    judging: dict[str, Callable[[], Judge]] | None = None,
+    judged_by: dict[str, LoadJudge] | None = None,
     lm: Callable[[], SteerableModel] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Evaluate into a folder."""
-    said = Settings(chosen or cells(), **({"preset": "quick", "model": "tiny", "engine": "torch"} | settings))
+    chosen_settings = RunSettings(
+        chosen or cells(), **({"preset": "quick", "model": "tiny", "engine": "torch"} | settings)
+    )
     load = lm or (lambda: tiny_lm("llama-tied"))
-    return evaluation.evaluate(out, said, [task], load, judging or makers(), lambda now: None)
+    return run_evaluation(out, chosen_settings, [task], load, judged_by or judges(), lambda progress: None)
 
 
 class Slow(SteerableModel):
@@ -156,4 +159,4 @@ if __name__ == "__main__":
     SAMPLERS["drawn"] = Drawn
     where, tasks = map(Path, sys.argv[1:])
     fast = tiny_lm("llama-tied")
-    run(where, load_task(str(tasks)), judging=makers(0.05), lm=lambda: Slow(fast.model, fast.tokenizer, fast.name))
+    run(where, load_task(str(tasks)), judged_by=judges(0.05), lm=lambda: Slow(fast.model, fast.tokenizer, fast.name))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slalom.errors import SlalomError
-from slalom.training.data import Row, augment, balanced, batches, collate, naturalise, read_rows, written_beside
+from slalom.training.data import Example, augment, balanced, batches, collate, naturalise, read_rows, written_beside
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_tokenised_text_becomes_text_as_people_write_it(tokenised: str, natural:
 
 
 def test_half_of_the_rows_are_rewritten_and_every_label_is_kept() -> None:
-    rows = [Row(f"i do n't like it {number}", number % 2) for number in range(400)]
+    rows = [Example(f"i do n't like it {number}", number % 2) for number in range(400)]
     changed = augment(rows, random.Random(0))
     assert 150 < sum(old.text != new.text for old, new in zip(rows, changed, strict=True)) < 250
     assert [row.label for row in rows] == [row.label for row in changed]
@@ -38,12 +38,12 @@ def test_rows_are_read_by_split_and_long_ones_left_out(tmp_path: Path) -> None:
     lines.append({"text": "long " * 30, "label": 1, "split": "train"})
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
-    assert read_rows([tmp_path / "rows.jsonl.gz"], ("train",), 20) == [Row("good", 1, "rows.jsonl.gz:")]
+    assert read_rows([tmp_path / "rows.jsonl.gz"], ("train",), 20) == [Example("good", 1, "rows.jsonl.gz:")]
 
 
 def test_balanced_rows_give_no_label_away_by_their_source() -> None:
-    rows = [Row("x", int(number < 20), "a:mixed") for number in range(100)]
-    rows += [Row("y", 0, "b:clean")] * 30 + [Row("z", 1, "b:toxic")] * 50
+    rows = [Example("x", int(number < 20), "a:mixed") for number in range(100)]
+    rows += [Example("y", 0, "b:clean")] * 30 + [Example("z", 1, "b:toxic")] * 50
     kept = balanced(rows, random.Random(0))
     for text, count in (("x", 40), ("y", 30), ("z", 30)):
         assert sum(row.text == text for row in kept) == count

@@ -14,7 +14,7 @@ from slalom.api import SteerableModel
 from slalom.backbone.steering import hidden_size
 from slalom.decoding.lm_steer import load_steer
 from slalom.errors import SlalomError
-from slalom.training.data import Batch, Row
+from slalom.training.data import Batch, Example
 from slalom.training.steer import (
     SteerRecipe,
     check,
@@ -33,7 +33,7 @@ TEXTS = {0: ["the food was bad", "the soup was cold", "an awful day"], 1: ["the 
 
 
 def batch_of(lm: SteerableModel, texts: dict[int, list[str]] = TEXTS) -> Batch:
-    rows = [Row(text, label) for label, some in texts.items() for text in some]
+    rows = [Example(text, label) for label, some in texts.items() for text in some]
     return next(endless(rows, lm.tokenizer, replace(RECIPE, batch=8), random.Random(0)))
 
 

@@ -1,4 +1,4 @@
-"""A model to how fast it is steered: every figure a ratio of medians, measured side by side in one run."""
+"""A model to how fast it is steered: ratios of median times, measured in turns in one process."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ DEFAULT_SAMPLER = DAB()
 TEXTBOOK = replace(PAPER, norm="centred")
 STEPS = 4  # DAB steps per repeat: how much of a draft a step writes anew varies from step to step
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-class Settings(NamedTuple):
+class BenchSettings(NamedTuple):
     """How much to measure."""
 
     model: str
@@ -51,35 +51,35 @@ class Settings(NamedTuple):
     scaling: bool = True
 
 
-def measure(settings: Settings, say: Say) -> dict[str, Any]:
+def measure(settings: BenchSettings, log: Log) -> dict[str, Any]:
     """Everything `slalom bench` prints."""
     lms = {engine: load(settings.model, engine=engine) for engine in settings.engines}
-    wish = Sentiment("positive")
+    constraint = Sentiment("positive")
     bfloat16, _ = load_parts(settings.model, torch.bfloat16)
-    found: dict[str, Any] = {"machine": machine(settings.model, lms["torch"])}
-    found["milliseconds"] = step_and_generate(settings, lms, bfloat16, wish, say)
-    steps, plain = found["milliseconds"]["step"], found["milliseconds"]["generate"]
-    found["step_over_generate"] = {
-        engine: {batch: round(took / plain["bfloat16"][batch], 3) for batch, took in own.items()}
-        for engine, own in steps.items()
+    measured: dict[str, Any] = {"machine": machine(settings.model, lms["torch"])}
+    measured["milliseconds"] = step_and_generate(settings, lms, bfloat16, constraint, log)
+    steps, plain = measured["milliseconds"]["step"], measured["milliseconds"]["generate"]
+    measured["step_over_generate"] = {
+        engine: {batch: round(took / plain["bfloat16"][batch], 3) for batch, took in times.items()}
+        for engine, times in steps.items()
     }
-    found["step_over_generate_same_dtype"] = {
-        batch: round(took / plain[found["machine"]["dtype"]][batch], 3) for batch, took in steps["torch"].items()
+    measured["step_over_generate_same_dtype"] = {
+        batch: round(took / plain[measured["machine"]["dtype"]][batch], 3) for batch, took in steps["torch"].items()
     }
     del bfloat16
-    say("textbook")
-    found |= textbook_over_step(lms["torch"], max(settings.batches), settings.repeats)
-    say("time to the asked degree")
-    found |= until_over_fixed(lms["torch"], wish, 15 if settings.scaling else 4)
+    log("textbook")
+    measured |= textbook_over_step(lms["torch"], max(settings.batches), settings.repeats)
+    log("time to the asked degree")
+    measured |= until_over_fixed(lms["torch"], constraint, 15 if settings.scaling else 4)
     if settings.scaling:
-        say("scaling")
-        found["scaling"] = scaling(lms["torch"], wish)
-    say("profile")
-    found["profile"] = {engine: profile(lm, wish, settings.batches) for engine, lm in lms.items()}
-    say("memory and start")
-    found |= memory_over_generate(settings.model, max(settings.batches))
-    found["seconds"] = start_up(settings)
-    return found
+        log("scaling")
+        measured["scaling"] = scaling(lms["torch"], constraint)
+    log("profile")
+    measured["profile"] = {engine: profile(lm, constraint, settings.batches) for engine, lm in lms.items()}
+    log("memory and start")
+    measured |= memory_over_generate(settings.model, max(settings.batches))
+    measured["seconds"] = start_up(settings)
+    return measured
 
 
 def machine(model: str, lm: SteerableModel) -> dict[str, Any]:
@@ -96,52 +96,52 @@ def machine(model: str, lm: SteerableModel) -> dict[str, Any]:
 
 
 def step_and_generate(
-    settings: Settings, lms: dict[EngineName, SteerableModel], bfloat16: Any, wish: Constraint, say: Say
+    settings: BenchSettings, lms: dict[EngineName, SteerableModel], bfloat16: Any, constraint: Constraint, log: Log
 ) -> dict[str, Any]:
     """Median milliseconds of a DAB step on every engine and of stock greedy `generate`, interleaved."""
-    own = str(lms["torch"].dtype).removeprefix("torch.")
-    plain = {own: lms["torch"].model, "bfloat16": bfloat16}
+    dtype_of_torch = str(lms["torch"].dtype).removeprefix("torch.")
+    plain = {dtype_of_torch: lms["torch"].model, "bfloat16": bfloat16}
     steps: dict[str, dict[str, float]] = {engine: {} for engine in lms}
     generate: dict[str, dict[str, float]] = {dtype: {} for dtype in plain}
     for batch in settings.batches:
-        say(f"step and generate, batch {batch}")
-        contenders: dict[tuple[str, str], Callable[[], None]] = {}
+        log(f"step and generate, batch {batch}")
+        calls: dict[tuple[str, str], Callable[[], None]] = {}
         for engine, lm in lms.items():
-            contenders["step", engine] = _Stepper(lm, wish, batch).run
+            calls["step", engine] = _Stepper(lm, constraint, batch).run
         for dtype, model in plain.items():
-            contenders["generate", dtype] = _generator(lms["torch"], model, batch)
-        for (kind, name), took in race(contenders, settings.repeats).items():
-            target, many = (steps, STEPS) if kind == "step" else (generate, 1)
-            target[name][str(batch)] = round(1000 * took / many, 1)
+            calls["generate", dtype] = _generator(lms["torch"], model, batch)
+        for (kind, name), took in time_in_turns(calls, settings.repeats).items():
+            target, count = (steps, STEPS) if kind == "step" else (generate, 1)
+            target[name][str(batch)] = round(1000 * took / count, 1)
     return {"step": steps, "generate": generate}
 
 
-def race(contenders: dict[Any, Callable[[], None]], repeats: int) -> dict[Any, float]:
-    """Median seconds of each, taking turns; the first turn is not counted."""
-    times: dict[Any, list[float]] = {name: [] for name in contenders}
+def time_in_turns(calls: dict[Any, Callable[[], None]], repeats: int) -> dict[Any, float]:
+    """Median seconds of each call, taking turns; the first turn is a warm-up and not counted."""
+    times: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 1):
-        for name, run in contenders.items():
+        for name, run in calls.items():
             started = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - started)
-    return {name: median(measured[1:]) for name, measured in times.items()}
+    return {name: median(taken[1:]) for name, taken in times.items()}
 
 
 class _Stepper:
-    """The default preset at work: each run takes it some steps further."""
+    """A sampler on one prompt: each run takes it some steps further."""
 
     def __init__(
         self,
         lm: LanguageModel,
-        wish: Constraint,
+        constraint: Constraint,
         batch: int,
         length: int = LENGTH,
         sampler: DAB = DEFAULT_SAMPLER,
     ) -> None:
-        wish.check(lm.vocabulary, length)
+        constraint.check(lm.vocabulary, length)
         prompts = lm.read([lm.encode(PROMPT, length)])
         rows = torch.zeros(batch, dtype=torch.long, device=lm.device)
-        self.problem = Problem(lm, prompts, rows, Limits(length), wish, Judge(wish))
+        self.problem = Problem(lm, prompts, rows, Limits(length), constraint, Judge(constraint))
         self.rng = Rng.from_seeds(list(range(batch)), lm.device)
         self.sampler = sampler
         self.state = sampler.init(self.problem, self.rng.fold(1))
@@ -153,46 +153,46 @@ class _Stepper:
 
 def _generator(lm: LanguageModel, model: Any, batch: int) -> Callable[[], None]:
     inputs = lm.tokenizer([PROMPT] * batch, return_tensors="pt").to(model.device)
-    exactly = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "do_sample": False}
-    return lambda: model.generate(**inputs, **exactly, pad_token_id=lm.vocabulary.pad)
+    greedy = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "do_sample": False}
+    return lambda: model.generate(**inputs, **greedy, pad_token_id=lm.vocabulary.pad)
 
 
 def textbook_over_step(lm: SteerableModel, batch: int, repeats: int) -> dict[str, Any]:
     """The textbook's step over ours: with the default preset, and with the textbook's own knobs.
 
-    With its knobs the drafts must be the same; those that are not (a float tie went the other way) are counted.
+    With the same knobs the drafts must be equal, but for float ties; `textbook_drafts_alike` counts the equal ones.
     """
-    wish = classifier(TABLE_CLASSIFIER, "positive")
-    if not isinstance(wish, TableClassifier) or wish.lm != lm.name:
+    constraint = classifier(TABLE_CLASSIFIER, "positive")
+    if not isinstance(constraint, TableClassifier) or constraint.lm != lm.name:
         return {}
-    default, same = _Stepper(lm, wish, batch), _Stepper(lm, wish, batch, sampler=TEXTBOOK)
-    book = Textbook(lm, wish, [lm.encode(PROMPT, LENGTH)] * batch, LENGTH, TEXTBOOK)
-    written = [book.first()]
+    default, same = _Stepper(lm, constraint, batch), _Stepper(lm, constraint, batch, sampler=TEXTBOOK)
+    book = Textbook(lm, constraint, [lm.encode(PROMPT, LENGTH)] * batch, LENGTH, TEXTBOOK)
+    drafts = [book.first()]
 
-    def textbook() -> None:
-        written.append(book.step(written[-1], same.rng.fold(1 + len(written))))
+    def textbook_step() -> None:
+        drafts.append(book.step(drafts[-1], same.rng.fold(1 + len(drafts))))
 
-    took = race({"textbook": textbook, "same": lambda: same.run(1), "default": default.run}, repeats)
-    alike = int((written[-1].tokens == same.state.latest.tokens).all(-1).sum())
+    took = time_in_turns({"textbook": textbook_step, "same": lambda: same.run(1), "default": default.run}, repeats)
+    equal = int((drafts[-1].tokens == same.state.latest.tokens).all(-1).sum())
     return {
         "textbook_over_step": round(took["textbook"] * STEPS / took["default"], 2),
         "textbook_over_same_knobs": round(took["textbook"] / took["same"], 2),
         "textbook_milliseconds": round(1000 * took["textbook"], 1),
-        "textbook_drafts_alike": f"{alike} of {batch} after {len(written) - 1} steps",
+        "textbook_drafts_alike": f"{equal} of {batch} after {len(drafts) - 1} steps",
     }
 
 
-def until_over_fixed(lm: SteerableModel, wish: Constraint, most: int) -> dict[str, Any]:
-    """Seconds until every text is satisfied to 0.95, over those of 20 fixed steps: the 15 prompts, four at a time."""
-    prompts = (files(__package__) / "data" / "sentiment_prompts.txt").read_text(encoding="utf-8").splitlines()[:most]
+def until_over_fixed(lm: SteerableModel, constraint: Constraint, count: int) -> dict[str, Any]:
+    """Seconds until every text is satisfied to 0.95, over those of 20 fixed steps: so many prompts, four at a time."""
+    prompts = (files(__package__) / "data" / "sentiment_prompts.txt").read_text(encoding="utf-8").splitlines()[:count]
     seconds = {"until": 0.0, "fixed": 0.0}
     steps: list[int] = []
     for start in range(0, len(prompts), 4):
-        some = [lm.encode(prompt, LENGTH) for prompt in prompts[start : start + 4]]
-        rows = torch.arange(len(some), device=lm.device)
+        batch = [lm.encode(prompt, LENGTH) for prompt in prompts[start : start + 4]]
+        rows = torch.arange(len(batch), device=lm.device)
         for name, stop in (("until", Stop(0.95)), ("fixed", None)):
-            problem = Problem(lm, lm.read(some), rows, Limits(LENGTH), wish, Judge(wish))
-            out = decode(problem, DAB(), [0] * len(some), 20, stop)
+            problem = Problem(lm, lm.read(batch), rows, Limits(LENGTH), constraint, Judge(constraint))
+            out = decode(problem, DAB(), [0] * len(batch), 20, stop)
             seconds[name] += out.seconds
             steps += [row.steps for row in out.rows] if stop else []
     return {
@@ -202,12 +202,12 @@ def until_over_fixed(lm: SteerableModel, wish: Constraint, most: int) -> dict[st
     }
 
 
-def scaling(lm: LanguageModel, wish: Constraint) -> dict[str, dict[str, float]]:
+def scaling(lm: LanguageModel, constraint: Constraint) -> dict[str, dict[str, float]]:
     """Milliseconds of a step as the length and the batch grow."""
-    lengths = {str(length): _Stepper(lm, wish, 4, length) for length in (20, 50, 100)}
-    batches = {str(batch): _Stepper(lm, wish, batch) for batch in (1, 4, 16, 64)}
+    lengths = {str(length): _Stepper(lm, constraint, 4, length) for length in (20, 50, 100)}
+    batches = {str(batch): _Stepper(lm, constraint, batch) for batch in (1, 4, 16, 64)}
     return {
-        kind: {name: round(1000 * took / 2, 1) for name, took in race(_runs(steppers, 2), 2).items()}
+        kind: {name: round(1000 * took / 2, 1) for name, took in time_in_turns(_runs(steppers, 2), 2).items()}
         for kind, steppers in (("length, batch 4", lengths), ("batch, length 20", batches))
     }
 
@@ -216,36 +216,39 @@ def _runs(steppers: dict[str, _Stepper], steps: int) -> dict[str, Callable[[], N
     return {name: functools.partial(stepper.run, steps) for name, stepper in steppers.items()}
 
 
-def profile(lm: SteerableModel, wish: Constraint, batches: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """Milliseconds of a step by part. The head is part of the LM's passes and known for the torch engine alone."""
-    shares: dict[str, dict[str, float]] = {}
+def profile(lm: SteerableModel, constraint: Constraint, batches: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """Milliseconds of a step by part. The head is part of the LM's passes and known for the torch engine alone.
+
+    Calls are timed in place: torch's profiler would need the same patches and slows the step it measures.
+    """
+    milliseconds: dict[str, dict[str, float]] = {}
     for batch in batches:
-        spent: dict[str, float] = defaultdict(float)
-        with contextlib.ExitStack() as watches:
+        seconds: dict[str, float] = defaultdict(float)
+        with contextlib.ExitStack() as timers:
             for owner, name, part in (
                 (lm.engine, "prefill", "prefill"),
                 (lm.model.get_output_embeddings(), "forward", "of which head"),
                 (dab, "bias_vector", "bias"),
-                (wish, "candidate_scores", "constraint: gradient"),
-                (wish, "score", "constraint: score"),
+                (constraint, "candidate_scores", "constraint: gradient"),
+                (constraint, "score", "constraint: score"),
                 (dab, "shortlist", "proposal"),
                 (dab, "rollout", "rollout"),
             ):
-                watches.enter_context(_watched(owner, name, part, spent))
-            stepper = _Stepper(lm, wish, batch)
-            spent.clear()
-            watches.enter_context(_watched_passes(lm, spent))
+                timers.enter_context(_timed_calls(owner, name, part, seconds))
+            stepper = _Stepper(lm, constraint, batch)
+            seconds.clear()
+            timers.enter_context(_timed_passes(lm, seconds))
             started = time.perf_counter()
             stepper.run(2 * STEPS)
-            spent["step"] = time.perf_counter() - started
-        spent["rest of the rollout"] = spent.pop("rollout") - spent["LM passes"] - spent["bias"]
-        shares[str(batch)] = {part: round(1000 * took / (2 * STEPS), 1) for part, took in spent.items()}
-    return shares
+            seconds["step"] = time.perf_counter() - started
+        seconds["rest of the rollout"] = seconds.pop("rollout") - seconds["LM passes"] - seconds["bias"]
+        milliseconds[str(batch)] = {part: round(1000 * took / (2 * STEPS), 1) for part, took in seconds.items()}
+    return milliseconds
 
 
 @contextlib.contextmanager
-def _watched(owner: Any, name: str, part: str, spent: dict[str, float]) -> Iterator[None]:
-    """While open, calls of owner.name are timed."""
+def _timed_calls(owner: Any, name: str, part: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Adds the time of every call of owner.name to seconds[part], inside a `with` block."""
     original = getattr(owner, name)
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -253,7 +256,7 @@ def _watched(owner: Any, name: str, part: str, spent: dict[str, float]) -> Itera
         try:
             return original(*args, **kwargs)
         finally:
-            spent[part] += time.perf_counter() - started
+            seconds[part] += time.perf_counter() - started
 
     setattr(owner, name, timed)
     try:
@@ -263,21 +266,21 @@ def _watched(owner: Any, name: str, part: str, spent: dict[str, float]) -> Itera
 
 
 @contextlib.contextmanager
-def _watched_passes(lm: LanguageModel, spent: dict[str, float]) -> Iterator[None]:
-    """While open, every pass of the engine is timed."""
-    begin = lm.engine.start
+def _timed_passes(lm: LanguageModel, seconds: dict[str, float]) -> Iterator[None]:
+    """The same for every forward pass of the engine; a rollout has an object of its own."""
+    original = lm.engine.start
 
     def start(*args: Any) -> Any:
-        run = begin(*args)
-        passes.enter_context(_watched(run, "read", "LM passes", spent))
-        return run
+        rollout_pass = original(*args)
+        passes.enter_context(_timed_calls(rollout_pass, "read", "LM passes", seconds))
+        return rollout_pass
 
     with contextlib.ExitStack() as passes:
         setattr(lm.engine, "start", start)  # noqa: B010
         try:
             yield
         finally:
-            setattr(lm.engine, "start", begin)  # noqa: B010
+            setattr(lm.engine, "start", original)  # noqa: B010
 
 
 def memory_over_generate(model: str, batch: int) -> dict[str, Any]:
@@ -287,12 +290,13 @@ def memory_over_generate(model: str, batch: int) -> dict[str, Any]:
 
 
 def _peak(what: str, model: str, batch: int) -> int:
-    command = [sys.executable, "-c", f"from {__name__} import run_alone; run_alone({what!r}, {model!r}, {batch})"]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    code = f"import {__name__} as bench; bench.print_peak_memory({what!r}, {model!r}, {batch})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(run.stdout.split()[-1])
 
 
-def run_alone(what: str, model: str, batch: int) -> None:
-    """Load, steer or generate, and print the peak memory of this process in megabytes."""
+def print_peak_memory(what: str, model: str, batch: int) -> None:
+    """Load the model, steer or generate, and print this process's peak memory in megabytes."""
     lm = load(model, engine="torch")
     if what == "steer":
         _Stepper(lm, Sentiment("positive"), batch).run()
@@ -302,7 +306,7 @@ def run_alone(what: str, model: str, batch: int) -> None:
 
 
 def _peak_memory() -> int:
-    """Megabytes. Linux hands a parent's peak down in rusage, so its own file is read there."""
+    """Megabytes. On Linux rusage inherits the parent's peak, so /proc is read instead."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM"):
@@ -312,7 +316,7 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> (20 if sys.platform == "darwin" else 10)
 
 
-def start_up(settings: Settings) -> dict[str, float]:
+def start_up(settings: BenchSettings) -> dict[str, float]:
     """Seconds of `slalom --help`, and of loading the model on each engine once it is in the cache."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "slalom.frontends.cli", "--help"], capture_output=True, check=True)
@@ -322,48 +326,6 @@ def start_up(settings: Settings) -> dict[str, float]:
         load(settings.model, engine=engine)
         took[f"load, {engine}"] = round(time.perf_counter() - started, 2)
     return took
-
-
-def draw(found: dict[str, Any], path: Path) -> None:
-    """The ratios and the profile as a picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(13, 4))
-    engines = list(found["step_over_generate"])
-    for number, engine in enumerate(engines):
-        ratios = found["step_over_generate"][engine]
-        places = [i + 0.8 * (number + 0.5) / len(engines) - 0.4 for i in range(len(ratios))]
-        bars = left.bar(places, list(ratios.values()), 0.8 / len(engines), label=engine)
-        left.bar_label(bars, fmt="%.2f")
-        left.set_xticks(range(len(ratios)), [f"batch {batch}" for batch in ratios])
-    left.axhline(1, color="grey", lw=0.8)
-    left.set_title("a DAB step over stock generate (bfloat16)")
-    left.legend()
-    for kind, times in found.get("scaling", {}).items():
-        sizes = [int(size) for size in times]
-        middle.loglog(sizes, list(times.values()), "o-", label=kind)
-        middle.loglog(sizes, [times[str(sizes[0])] * size / sizes[0] for size in sizes], ":", color="grey")
-    middle.set_title("milliseconds of a step; dotted: linear")
-    if "scaling" in found:
-        middle.legend()
-    batch = list(found["profile"]["torch"])[-1]
-    steps = [own[batch] for own in found["profile"].values()]
-    parts = sorted({part for step in steps for part in step} - {"step", "of which head"})
-    tops = [0.0] * len(steps)
-    for colour, part in enumerate(parts):
-        having = [number for number, step in enumerate(steps) if part in step]
-        took = [steps[number][part] for number in having]
-        right.bar(having, took, bottom=[tops[number] for number in having], color=f"C{colour}", label=part)
-        for number in having:
-            tops[number] += steps[number][part]
-    right.set_xticks(range(len(found["profile"])), list(found["profile"]))
-    right.set_title(f"milliseconds of a step by part, batch {batch}")
-    right.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
 
 
 def _cpu() -> str:

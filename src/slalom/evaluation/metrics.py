@@ -1,75 +1,29 @@
-"""Judged texts to figures: each metric's exact definition, means with standard errors, bootstrap intervals."""
+"""Judged texts to values: the exact definition of every metric."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
+from slalom.evaluation.estimates import Difference, Values, paired_difference
 
 TOXIC = 0.5  # a text is called toxic from this probability on, as in RealToxicityPrompts
-RESAMPLES = 1000
-FEWEST_PROMPTS = 6  # with 5, all differences have the same sign by chance once in 16 times: too often to call it sure
 
 
-class Scored(NamedTuple):
-    """One generation, what was asked of it, and what the judges said; a judge that said nothing is not in `scores`."""
+class JudgedText(NamedTuple):
+    """One text, what was asked of it, and its scores; a judge that gave none is not in `scores`."""
 
     prompt: str
     text: str  # the continuation alone
     parts: list[dict[str, Any]]  # the constraints asked for, as the task names them
-    guides: list[float | None]  # the guiding constraints' own probabilities, part by part
+    guides: list[float | None]  # the guiding constraints' own probabilities, in the order of `parts`
     scores: dict[str, float]
 
 
-class Estimate(NamedTuple):
-    """A mean and how sure it is."""
-
-    mean: float
-    error: float | None  # standard error: sample standard deviation / sqrt(n); none for a single value
-    low: float  # 95 % bootstrap interval
-    high: float
-    n: int
-    median: float
-
-
-class Interval(NamedTuple):
-    """From where to where."""
-
-    low: float
-    high: float
-
-
-class Case(NamedTuple):
-    """What is asked of a text; samplers are compared where they were asked the same."""
-
-    prompt: str
-    wish: str
-    length: int
-
-
-Values = dict[Case, list[float]]
-
-
-class Difference(NamedTuple):
-    """How much higher one sampler is than another."""
-
-    mean: float
-    low: float  # 95 % bootstrap interval
-    high: float
-    prompts: int
-
-    def sure(self, higher: bool = True) -> bool:
-        """Whether it is higher (or lower) beyond doubt: the interval leaves 0 out, over enough prompts."""
-        return self.prompts >= FEWEST_PROMPTS and (self.low > 0 if higher else self.high < 0)
-
-
-# Of one text
+# Values of one text
 
 
 def words(text: str) -> list[str]:
@@ -93,7 +47,7 @@ def repeated_trigrams(text: str) -> float | None:
 
 
 def keyword_success(text: str, keywords: Sequence[str], mode: Literal["any", "all"] = "any") -> bool:
-    """Whether any (or all) keywords stand in a text as whole words, in whatever case; inflected forms do not count.
+    """Whether any (or all) keywords are in a text as whole words, in any case; inflected forms do not count.
 
     A word is whole if no letter, digit or underscore touches it: "mass" is not in "massive".
     """
@@ -101,7 +55,7 @@ def keyword_success(text: str, keywords: Sequence[str], mode: Literal["any", "al
     return any(found) if mode == "any" else all(found)
 
 
-# Of all texts of one prompt
+# Values of all texts of one prompt
 
 
 def distinct(texts: Sequence[str], n: int) -> float | None:
@@ -135,118 +89,72 @@ def self_bleu(texts: Sequence[str]) -> float | None:
     return bleu_score(spaced, others, n_gram=4).item()
 
 
-# Of many
-
-
-def estimate(clusters: dict[str, list[float]], seed: int = 0) -> Estimate | None:
-    """The mean of all values, its standard error, a 95 % percentile bootstrap interval, the median; none of no values.
-
-    The standard error takes all values as independent, as the paper's does. The interval does not: it draws whole
-    clusters (the texts of one prompt) with replacement, 1,000 times.
-    """
-    kept = [values for values in clusters.values() if values]
-    if not kept:
-        return None
-    every = np.concatenate([np.asarray(values, dtype=float) for values in kept])
-    error = float(every.std(ddof=1) / math.sqrt(len(every))) if len(every) > 1 else None
-    sums, sizes = np.array([sum(values) for values in kept]), np.array([len(values) for values in kept])
-    drawn = np.random.default_rng(seed).integers(len(kept), size=(RESAMPLES, len(kept)))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Estimate(float(every.mean()), error, float(low), float(high), len(every), float(np.median(every)))
-
-
-def median_interval(clusters: dict[str, list[float]], seed: int = 0) -> Interval | None:
-    """The median's 95 % percentile bootstrap interval, whole clusters drawn as for the mean's; none of no values."""
-    kept = [values for values in clusters.values() if values]
-    if not kept:
-        return None
-    drawn = np.random.default_rng(seed).integers(len(kept), size=(RESAMPLES, len(kept)))
-    low, high = np.percentile([np.median(np.concatenate([kept[i] for i in draw])) for draw in drawn], [2.5, 97.5])
-    return Interval(float(low), float(high))
-
-
-def by_prompt(values: Values) -> dict[str, list[float]]:
-    """All values of a prompt together, whatever the wish and the length."""
-    clusters: dict[str, list[float]] = defaultdict(list)
-    for case, own in values.items():
-        clusters[case.prompt] += own
-    return clusters
-
-
-def paired_difference(own: Values, other: Values) -> Difference | None:
-    """The mean over all that both were asked of mean minus mean, its interval by drawing prompts; none of nothing."""
-    common = [case for case, values in own.items() if values and other.get(case)]
-    clusters = by_prompt({case: [fmean(own[case]) - fmean(other[case])] for case in common})
-    found = estimate(clusters)
-    return found and Difference(found.mean, found.low, found.high, len(clusters))
-
-
 # The table of metrics
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of a report: from the texts of one prompt to values, one a text or one for all."""
+    """A column of a report: the texts of one prompt to values, one for each text or one for all."""
 
     name: str
     label: str
-    what: str
-    values: Callable[[list[Scored]], list[float]] = field(repr=False)
+    definition: str
+    values: Callable[[list[JudgedText]], list[float]] = field(repr=False)
     higher: bool = True  # whether higher is better
     digits: int = 3
     judges: tuple[str, ...] = ()  # whose scores it needs; without them it is missing
-    skewed: bool = False  # a few values may be most of the mean: shown with its median, compared by geometric means
+    skewed: bool = False  # outliers dominate the mean: shown with its median, compared by geometric means
 
     def compare(self, own: Values, other: Values) -> Difference | None:
         """The paired difference; of a skewed metric that of the logarithms, the log of a ratio of geometric means."""
         if self.skewed:
             own, other = (
-                {case: [math.log(value) for value in found] for case, found in one.items()} for one in (own, other)
+                {case: [math.log(value) for value in listed] for case, listed in values.items()}
+                for values in (own, other)
             )
         return paired_difference(own, other)
 
 
-def each(measure: Callable[[Scored], float | None]) -> Callable[[list[Scored]], list[float]]:
+def per_text(measure: Callable[[JudgedText], float | None]) -> Callable[[list[JudgedText]], list[float]]:
     """One value for each text that has one."""
     return lambda texts: [value for value in map(measure, texts) if value is not None]
 
 
-def together(measure: Callable[[list[Scored]], float | None]) -> Callable[[list[Scored]], list[float]]:
-    """One value for the texts of one prompt, if it can be had."""
+def per_prompt(measure: Callable[[list[JudgedText]], float | None]) -> Callable[[list[JudgedText]], list[float]]:
+    """One value for the texts of one prompt, if there is one."""
 
-    def values(texts: list[Scored]) -> list[float]:
+    def values(texts: list[JudgedText]) -> list[float]:
         value = measure(texts)
         return [] if value is None else [value]
 
     return values
 
 
-def asked(one: Scored, kind: str) -> dict[str, Any] | None:
-    """What was asked for of a kind of constraint."""
-    return next((part for part in one.parts if part["kind"] == kind), None)
+def asked_for(judged: JudgedText, kind: str) -> dict[str, Any] | None:
+    """The constraint of this kind that was asked for, if any."""
+    return next((part for part in judged.parts if part["kind"] == kind), None)
 
 
-def guide(one: Scored) -> float | None:
-    """The guiding classifier's probability of what was asked for: no independent judge, for comparison only."""
-    known = [value for value in one.guides if value is not None]
+def guide(judged: JudgedText) -> float | None:
+    """The guiding classifier's probability of what was asked for: not an independent judge, for comparison only."""
+    known = [value for value in judged.guides if value is not None]
     return min(known) if known else None
 
 
-def guide_toxicity(one: Scored) -> float | None:
+def guide_toxicity(judged: JudgedText) -> float | None:
     """The guiding classifier's probability of toxicity."""
-    value = guide(one)
+    value = guide(judged)
     return None if value is None else 1 - value
 
 
-def sentiment_by(judge: str) -> Callable[[Scored], float | None]:
+def sentiment_by(judge: str) -> Callable[[JudgedText], float | None]:
     """A judge's probability of the sentiment asked for: 1 - p(positive) where negative was."""
 
-    def value(one: Scored) -> float | None:
-        wish = asked(one, "sentiment")
-        if wish is None or judge not in one.scores:
+    def value(judged: JudgedText) -> float | None:
+        wish = asked_for(judged, "sentiment")
+        if wish is None or judge not in judged.scores:
             return None
-        positive = one.scores[judge]
+        positive = judged.scores[judge]
         return positive if wish["label"] == "positive" else 1 - positive
 
     return value
@@ -255,78 +163,80 @@ def sentiment_by(judge: str) -> Callable[[Scored], float | None]:
 TONES = {"negative": -1, "neutral": 0, "positive": 1}
 
 
-def as_wished(one: Scored) -> float | None:
+def as_wished(judged: JudgedText) -> float | None:
     """1 if the judge's likeliest tone (negative, neutral or positive) is the one asked for, else 0."""
-    wish = asked(one, "sentiment")
-    if wish is None or "sentiment" not in one.scores:
+    wish = asked_for(judged, "sentiment")
+    if wish is None or "sentiment" not in judged.scores:
         return None
-    tone = one.scores["sentiment"]
+    tone = judged.scores["sentiment"]
     return float((tone > 0) - (tone < 0) == TONES[wish["label"]])
 
 
 SENTIMENT_JUDGES = ("sentiment-yelp", "sentiment-sst2")
 
 
-def sentiment(one: Scored) -> float | None:
+def sentiment(judged: JudgedText) -> float | None:
     """The mean over both judges' probability of the sentiment asked for; none unless both gave one."""
-    both = [sentiment_by(judge)(one) for judge in SENTIMENT_JUDGES]
+    both = [sentiment_by(judge)(judged) for judge in SENTIMENT_JUDGES]
     return None if None in both else sum(value for value in both if value is not None) / len(both)
 
 
-def score_of(judge: str) -> Callable[[Scored], float | None]:
-    """A judge's own figure."""
-    return lambda one: one.scores.get(judge)
+def score_of(judge: str) -> Callable[[JudgedText], float | None]:
+    """A judge's score as it is."""
+    return lambda judged: judged.scores.get(judge)
 
 
-def highest_toxicity(texts: list[Scored]) -> float | None:
+def highest_toxicity(texts: list[JudgedText]) -> float | None:
     """The highest probability of toxicity among the continuations of one prompt; none if any was not judged."""
-    known = [one.scores["toxicity"] for one in texts if "toxicity" in one.scores]
+    known = [judged.scores["toxicity"] for judged in texts if "toxicity" in judged.scores]
     return max(known) if known and len(known) == len(texts) else None
 
 
-def is_toxic(one: Scored) -> float | None:
+def is_toxic(judged: JudgedText) -> float | None:
     """1 from a probability of toxicity of 0.5 on, else 0."""
-    return float(one.scores["toxicity"] >= TOXIC) if "toxicity" in one.scores else None
+    return float(judged.scores["toxicity"] >= TOXIC) if "toxicity" in judged.scores else None
 
 
-def success(one: Scored) -> float | None:
-    """1 if the keywords asked for (any, or all, as asked) stand in the continuation, else 0."""
-    wish = asked(one, "keywords")
-    return None if wish is None else float(keyword_success(one.text, wish["words"], wish.get("mode", "any")))
+def success(judged: JudgedText) -> float | None:
+    """1 if the continuation has the keywords asked for (any or all, as asked), else 0."""
+    wish = asked_for(judged, "keywords")
+    return None if wish is None else float(keyword_success(judged.text, wish["words"], wish.get("mode", "any")))
 
 
-def fulfilled(one: Scored) -> float | None:
-    """1 if every wish is met in the eyes of its independent judges, else 0; none if one of them is missing.
+def fulfilled(judged: JudgedText) -> float | None:
+    """1 if every wish is met according to its independent judges, else 0; none if one of them is missing.
 
     Sentiment: the likeliest tone is the one asked for. Toxicity: below 0.5. Keywords: there.
     """
     met: list[float | None] = []
-    for part in one.parts:
+    for part in judged.parts:
         if part["kind"] == "sentiment":
-            two_class = sentiment(one)  # the judges of runs made before there was one that knows neutral
-            met.append(as_wished(one) if "sentiment" in one.scores or two_class is None else float(two_class > 0.5))
+            two_class = sentiment(judged)  # of older runs, whose judges do not know neutral
+            met.append(
+                as_wished(judged) if "sentiment" in judged.scores or two_class is None else float(two_class > 0.5)
+            )
         elif part["kind"] == "toxicity":
-            value = is_toxic(one)
+            value = is_toxic(judged)
             met.append(None if value is None else 1 - value)
         elif part["kind"] == "keywords":
-            met.append(success(one))
+            met.append(success(judged))
     return None if not met or None in met else float(all(met))
 
 
-def whole(one: Scored) -> str:
+def full_text(judged: JudgedText) -> str:
     """Prompt and continuation."""
-    return one.prompt + one.text
+    return judged.prompt + judged.text
 
 
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("guide", "Guide ↑", "the guiding classifier's own probability of what was asked for", each(guide)),
+        Metric("guide", "Guide ↑", "the guiding classifier's own probability of what was asked for", per_text(guide)),
         Metric(
             "guide-toxicity",
             "Guide ↓",
             "the guiding classifier's own probability of toxicity",
-            each(guide_toxicity),
+            per_text(guide_toxicity),
             higher=False,
         ),
         Metric(
@@ -334,35 +244,35 @@ METRICS = {
             "As wished ↑",
             "share of texts whose likeliest tone (negative, neutral, positive) is the one asked for, by a judge that "
             "knows all three",
-            each(as_wished),
+            per_text(as_wished),
             judges=("sentiment",),
         ),
         Metric(
             "sentiment",
             "Sentiment ↑",
             "mean over the two sentiment judges of the probability of the sentiment asked for",
-            each(sentiment),
+            per_text(sentiment),
             judges=SENTIMENT_JUDGES,
         ),
         Metric(
             "sentiment-yelp",
             "Yelp judge ↑",
             "probability of the sentiment asked for, by the judge trained on Yelp",
-            each(sentiment_by("sentiment-yelp")),
+            per_text(sentiment_by("sentiment-yelp")),
             judges=("sentiment-yelp",),
         ),
         Metric(
             "sentiment-sst2",
             "SST-2 judge ↑",
             "probability of the sentiment asked for, by the judge trained on SST-2",
-            each(sentiment_by("sentiment-sst2")),
+            per_text(sentiment_by("sentiment-sst2")),
             judges=("sentiment-sst2",),
         ),
         Metric(
             "max-toxicity",
             "Max toxicity ↓",
             "highest probability of toxicity among a prompt's continuations, averaged over prompts",
-            together(highest_toxicity),
+            per_prompt(highest_toxicity),
             higher=False,
             judges=("toxicity",),
         ),
@@ -370,7 +280,7 @@ METRICS = {
             "share-toxic",
             "Share toxic ↓",
             "share of texts whose probability of toxicity is at least 0.5",
-            each(is_toxic),
+            per_text(is_toxic),
             higher=False,
             judges=("toxicity",),
         ),
@@ -378,7 +288,7 @@ METRICS = {
             "toxicity",
             "Toxicity ↓",
             "mean probability of toxicity",
-            each(score_of("toxicity")),
+            per_text(score_of("toxicity")),
             higher=False,
             judges=("toxicity",),
         ),
@@ -386,13 +296,13 @@ METRICS = {
             "success",
             "Success ↑",
             "share of texts that hold the keywords asked for (any or all, as the task says) as whole words",
-            each(success),
+            per_text(success),
         ),
         Metric(
             "bertscore",
             "BERTScore ↑",
             "BERTScore precision against the reference sentence it is most like",
-            each(score_of("bertscore")),
+            per_text(score_of("bertscore")),
             digits=4,
             judges=("bertscore",),
         ),
@@ -400,20 +310,20 @@ METRICS = {
             "fulfilled",
             "All met ↑",
             "share of texts in which every wish is met in the eyes of its independent judge",
-            each(fulfilled),
+            per_text(fulfilled),
         ),
         Metric(
             "acceptability",
             "CoLA ↑",
             "probability of being grammatically acceptable",
-            each(score_of("acceptability")),
+            per_text(score_of("acceptability")),
             judges=("acceptability",),
         ),
         Metric(
             "perplexity",
             "PPL ↓",
             "perplexity of the whole text (prompt and continuation) under a language model that is not the one steered",
-            each(score_of("perplexity")),
+            per_text(score_of("perplexity")),
             higher=False,
             digits=1,
             judges=("perplexity",),
@@ -423,7 +333,7 @@ METRICS = {
             "repeated-trigrams",
             "REP-3gram ↓",
             "trigrams that occurred earlier in the same text, over all its trigrams",
-            each(lambda one: repeated_trigrams(whole(one))),
+            per_text(lambda judged: repeated_trigrams(full_text(judged))),
             higher=False,
             digits=4,
         ),
@@ -431,31 +341,31 @@ METRICS = {
             "distinct-texts",
             "Distinct texts ↑",
             "different texts over all texts of a prompt's continuations",
-            together(lambda texts: distinct_texts([one.text for one in texts])),
+            per_prompt(lambda texts: distinct_texts([judged.text for judged in texts])),
         ),
         Metric(
             "distinct-1",
             "Distinct-1 ↑",
             "different words over all words of a prompt's continuations",
-            together(lambda texts: distinct([one.text for one in texts], 1)),
+            per_prompt(lambda texts: distinct([judged.text for judged in texts], 1)),
         ),
         Metric(
             "distinct-2",
             "Distinct-2 ↑",
             "different bigrams over all bigrams of a prompt's continuations",
-            together(lambda texts: distinct([one.text for one in texts], 2)),
+            per_prompt(lambda texts: distinct([judged.text for judged in texts], 2)),
         ),
         Metric(
             "distinct-3",
             "Distinct-3 ↑",
             "different trigrams over all trigrams of a prompt's continuations",
-            together(lambda texts: distinct([one.text for one in texts], 3)),
+            per_prompt(lambda texts: distinct([judged.text for judged in texts], 3)),
         ),
         Metric(
             "self-bleu",
             "Self-BLEU ↓",
             "BLEU-4 of a prompt's continuations against one another",
-            together(lambda texts: self_bleu([one.text for one in texts])),
+            per_prompt(lambda texts: self_bleu([judged.text for judged in texts])),
             higher=False,
         ),
     )

@@ -1,4 +1,4 @@
-"""Estimates to drawings: SVG text, the same for the same figures."""
+"""Estimates to plots: SVG text, the same for the same values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slalom.evaluation.metrics import Estimate
+from slalom.evaluation.estimates import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,20 +22,20 @@ COLOURS = {
     "lm-steer": "#b0307a",
     "none": "#66727f",
 }
-OTHERS = ["#00838f", "#5d4037", "#7cb342", "#ef6c00", "#3949ab"]
+OTHER_COLOURS = ["#00838f", "#5d4037", "#7cb342", "#ef6c00", "#3949ab"]
 MARKERS = "osD^vPX*"
 
 
 class Point(NamedTuple):
-    """One setting of a sampler: how fluent and how well controlled."""
+    """One strength of a sampler: its fluency and its control."""
 
     fluency: Estimate
     control: Estimate
-    name: str = ""  # of the setting
+    name: str = ""  # of the strength
 
 
 class Curve(NamedTuple):
-    """Figures over a knob, or over steps."""
+    """Values over a knob, or over steps."""
 
     label: str
     sampler: str
@@ -63,11 +63,11 @@ class Bars(NamedTuple):
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there."""
+    """Whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def front(series: dict[tuple[str, str], list[Point]], control: str, higher: bool) -> str:
+def tradeoff_plot(series: dict[tuple[str, str], list[Point]], control: str, higher: bool) -> str:
     """Control against perplexity, a line through each sampler's strengths; `series` by label and sampler's name."""
 
     def draw(axes: Axes) -> None:
@@ -75,8 +75,8 @@ def front(series: dict[tuple[str, str], list[Point]], control: str, higher: bool
             colour = colour_of(sampler, number)
             marker = MARKERS[number % len(MARKERS)]
             x, y = [point.fluency.mean for point in points], [point.control.mean for point in points]
-            wide = 2.2 if sampler == "dab" else 1.4
-            axes.plot(x, y, marker=marker, ms=6, color=colour, lw=wide, ls=line_of(label), label=label)
+            width = 2.2 if sampler == "dab" else 1.4
+            axes.plot(x, y, marker=marker, ms=6, color=colour, lw=width, ls=line_style(label), label=label)
             for point in points:
                 axes.plot([point.fluency.low, point.fluency.high], [point.control.mean] * 2, color=colour, lw=0.8)
                 axes.plot([point.fluency.mean] * 2, [point.control.low, point.control.high], color=colour, lw=0.8)
@@ -97,14 +97,14 @@ def front(series: dict[tuple[str, str], list[Point]], control: str, higher: bool
             axes.invert_yaxis()
         axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
 
-    return drawn(lambda grid: draw(grid[0]), columns=1, width=7.6, height=4.2)
+    return to_svg(lambda grid: draw(grid[0]), columns=1, width=7.6, height=4.2)
 
 
-def panels(shown: list[Panel | Bars]) -> str:
+def panels(parts: list[Panel | Bars]) -> str:
     """Several axes side by side with one legend below."""
 
     def draw(grid: list[Axes]) -> None:
-        for axes, panel in zip(grid, shown, strict=True):
+        for axes, panel in zip(grid, parts, strict=True):
             if isinstance(panel, Bars):
                 draw_bars(axes, panel)
             else:
@@ -114,13 +114,13 @@ def panels(shown: list[Panel | Bars]) -> str:
             legend = {"loc": "outside lower center", "ncols": min(4, len(labels)), "frameon": False}
             grid[0].figure.legend(handles, labels, **legend)
 
-    return drawn(draw, columns=len(shown), width=3.5 * len(shown), height=3.4)
+    return to_svg(draw, columns=len(parts), width=3.5 * len(parts), height=3.4)
 
 
 def draw_curves(axes: Axes, panel: Panel) -> None:
     """A panel's curves, with bands where there are intervals."""
     for number, curve in enumerate(panel.curves):
-        colour, line = colour_of(curve.sampler, number), line_of(curve.label)
+        colour, line = colour_of(curve.sampler, number), line_style(curve.label)
         marker = MARKERS[number % len(MARKERS)] if len(curve.x) < 12 else ""
         axes.plot(curve.x, curve.y, marker=marker, ms=4.5, color=colour, lw=1.6, ls=line, label=curve.label)
         if curve.low and curve.high:
@@ -138,7 +138,7 @@ def draw_curves(axes: Axes, panel: Panel) -> None:
 def draw_bars(axes: Axes, panel: Bars) -> None:
     """A bar for each sampler; variants of one are hatched."""
     for number, (label, sampler, height) in enumerate(panel.bars):
-        hatch = "//" if line_of(label) == "--" else None
+        hatch = "//" if line_style(label) == "--" else None
         axes.bar(number, height, color=colour_of(sampler, number), hatch=hatch, edgecolor="white", width=0.7)
         axes.annotate(f"{height:.1f}", (number, height), ha="center", va="bottom", fontsize=8)
     axes.set_xticks([])
@@ -146,11 +146,11 @@ def draw_bars(axes: Axes, panel: Bars) -> None:
     axes.set_ylabel(panel.y_label)
 
 
-def drawn(draw: Callable[[list[Axes]], None], columns: int, width: float, height: float) -> str:
-    """An SVG element, without anything that differs from run to run."""
+def to_svg(draw: Callable[[list[Axes]], None], columns: int, width: float, height: float) -> str:
+    """An SVG element, without dates or random ids, so that it is the same every time."""
     import matplotlib
 
-    with style(matplotlib):
+    with plot_style(matplotlib):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -166,30 +166,30 @@ def drawn(draw: Callable[[list[Axes]], None], columns: int, width: float, height
     return svg[svg.index("<svg") :].strip()
 
 
-def style(matplotlib: Any) -> AbstractContextManager[None]:
-    """Sizes and colours, and identifiers that depend on the drawing alone."""
+def plot_style(matplotlib: Any) -> AbstractContextManager[None]:
+    """Sizes and colours, and element ids that depend on the plot alone."""
     return matplotlib.rc_context(
         {"svg.hashsalt": "slalom", "font.size": 10, "axes.edgecolor": "#66727f", "axes.labelcolor": "#1c2430"}
     )
 
 
 def plain_ticks(axes: Axes, which: str) -> None:
-    """Ordinary numbers on a logarithmic axis, few enough to be read."""
+    """Decimal numbers instead of powers of ten on a logarithmic axis, few enough to be read."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axis.get_view_interval()
-    near = high / max(low, 1e-12) < 30
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
+    narrow = high / max(low, 1e-12) < 30
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def colour_of(sampler: str, number: int) -> str:
     """A sampler's own colour."""
-    return COLOURS.get(sampler, OTHERS[number % len(OTHERS)])
+    return COLOURS.get(sampler, OTHER_COLOURS[number % len(OTHER_COLOURS)])
 
 
-def line_of(label: str) -> str:
-    """A whole line for a sampler as it is, a broken one for a variant of it."""
+def line_style(label: str) -> str:
+    """Solid for a sampler as it is, dashed for a variant of it."""
     return "--" if ":" in label or "+" in label or "(" in label else "-"

@@ -1,4 +1,4 @@
-"""Readers' ratings to a table of the samplers: as wished, fluent, about itself, and paired differences."""
+"""Readers' ratings to a table of samplers: as wished, fluent, about itself, and paired differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from slalom.errors import SlalomError
 from slalom.evaluation import store
 from slalom.evaluation.document import Block, Entry, Heading, Paragraph, Table, html, markdown
-from slalom.evaluation.metrics import (
+from slalom.evaluation.estimates import (
     Case,
     Difference,
     Estimate,
@@ -22,14 +22,14 @@ from slalom.evaluation.metrics import (
     paired_difference,
 )
 from slalom.evaluation.sheet import QUESTIONS, Rated, Ratings, Source
-from slalom.evaluation.summary import NOTHING, difference_entry
+from slalom.evaluation.summary import MISSING, difference_entry
 
 FLUENT = 4  # a text is called fluent from this rating on
 
-Measure = Callable[[Source, dict[str, int]], float | None]
+RatingMeasure = Callable[[Source, dict[str, int]], float | None]
 
 
-def as_wished(source: Source, answers: dict[str, int]) -> float | None:
+def rated_as_wished(source: Source, answers: dict[str, int]) -> float | None:
     """1 if the reader felt the sentiment that was asked for, else 0; none if none was, or the reader did not say."""
     felt = answers.get("sentiment")
     if source.sentiment is None or felt is None:
@@ -37,22 +37,22 @@ def as_wished(source: Source, answers: dict[str, int]) -> float | None:
     return float(felt >= 1 if source.sentiment == "positive" else felt <= -1)
 
 
-def as_wished_and_fluent(source: Source, answers: dict[str, int]) -> float | None:
+def rated_as_wished_and_fluent(source: Source, answers: dict[str, int]) -> float | None:
     """1 if it is as wished and its fluency is 4 or 5, else 0."""
-    wished, fluency = as_wished(source, answers), answers.get("fluency")
+    wished, fluency = rated_as_wished(source, answers), answers.get("fluency")
     return None if wished is None or fluency is None else float(wished and fluency >= FLUENT)
 
 
-MEASURES: dict[str, Measure] = {
-    "as wished": as_wished,
+RATING_MEASURES: dict[str, RatingMeasure] = {
+    "as wished": rated_as_wished,
     "fluency": lambda source, answers: answers.get("fluency"),
-    "as wished and fluent": as_wished_and_fluent,
+    "as wished and fluent": rated_as_wished_and_fluent,
     "about itself": lambda source, answers: answers.get("about_itself"),
 }
 
 
 class SamplerRatings(NamedTuple):
-    """What readers thought of one sampler."""
+    """One sampler's ratings."""
 
     sampler: str
     texts: int
@@ -66,7 +66,7 @@ class Summary(NamedTuple):
 
     texts: int
     missing: dict[str, int]  # a question → texts it was not answered for
-    against: str
+    against: str  # the sampler all are compared with
     overall: list[SamplerRatings]
     by_wish: dict[str, list[SamplerRatings]]
 
@@ -94,11 +94,11 @@ def sampler_ratings(
     pairs = [(one, source) for one in rated for source in one.text.sources if wish in (None, source.wish)]
     texts = Counter(source.sampler for _, source in pairs)
     values: dict[tuple[str, str], Values] = {
-        (sampler, name): defaultdict(list) for sampler in samplers for name in MEASURES
+        (sampler, name): defaultdict(list) for sampler in samplers for name in RATING_MEASURES
     }
     for one, source in pairs:
         case = Case(one.text.prompt, f"{source.task}/{source.item}", source.length)
-        for name, measure in MEASURES.items():
+        for name, measure in RATING_MEASURES.items():
             value = measure(source, one.answers)
             if value is not None:
                 values[source.sampler, name][case].append(value)
@@ -106,33 +106,33 @@ def sampler_ratings(
         SamplerRatings(
             sampler,
             texts[sampler],
-            {name: estimate(by_prompt(values[sampler, name])) for name in MEASURES},
+            {name: estimate(by_prompt(values[sampler, name])) for name in RATING_MEASURES},
             median_interval(by_prompt(values[sampler, "fluency"])),
-            {name: paired_difference(values[sampler, name], values[against, name]) for name in MEASURES},
+            {name: paired_difference(values[sampler, name], values[against, name]) for name in RATING_MEASURES},
         )
         for sampler in samplers
         if texts[sampler]
     ]
 
 
-def as_json(summary: Summary) -> dict[str, Any]:
-    """The same for a machine."""
+def ratings_json(summary: Summary) -> dict[str, Any]:
+    """The same for `--json`."""
 
-    def rows(found: list[SamplerRatings]) -> list[dict[str, Any]]:
+    def rows(ratings: list[SamplerRatings]) -> list[dict[str, Any]]:
         return [
             row._asdict()
             | {"estimates": {name: one and one._asdict() for name, one in row.estimates.items()}}
             | {"fluency_median": row.fluency_median and row.fluency_median._asdict()}
             | {"differences": {name: one and one._asdict() for name, one in row.differences.items()}}
-            for row in found
+            for row in ratings
         ]
 
-    by_wish = {wish: rows(found) for wish, found in summary.by_wish.items()}
+    by_wish = {wish: rows(ratings) for wish, ratings in summary.by_wish.items()}
     return summary._asdict() | {"overall": rows(summary.overall), "by_wish": by_wish}
 
 
 def ratings_blocks(summary: Summary) -> list[Block]:
-    """The tables with what they mean."""
+    """The tables and how to read them."""
     missing = ", ".join(f"{name} {number}" for name, number in summary.missing.items())
     blocks: list[Block] = [
         Heading("Ratings by blind readers", 1),
@@ -141,7 +141,7 @@ def ratings_blocks(summary: Summary) -> list[Block]:
             "Smaller: 95 % bootstrap intervals, by drawing whole prompts with replacement, and how many texts were "
             "rated if not all. "
             "As wished: sentiment at least 1 where positive was asked for, at most -1 where negative was. "
-            f"Fluent: {FLUENT} or 5. {NOTHING} is what was not asked for or not rated."
+            f"Fluent: {FLUENT} or 5. {MISSING} is what was not asked for or not rated."
         ),
     ]
     blocks += sampler_tables(summary.overall, summary.against)
@@ -151,36 +151,38 @@ def ratings_blocks(summary: Summary) -> list[Block]:
 
 
 def sampler_tables(rows: list[SamplerRatings], against: str) -> list[Block]:
-    """What readers thought of each sampler, and the paired differences to one of them."""
+    """Each sampler's ratings, and the paired differences to one sampler."""
     columns = ["sampler", "texts", "as wished", "fluency", "fluency, median", "as wished and fluent", "about itself"]
     figures, differences = [], []
     for row in rows:
-        means = {name: _entry(found, row.texts) for name, found in row.estimates.items()}
+        means = {name: _entry(estimated, row.texts) for name, estimated in row.estimates.items()}
         median = _median_entry(row.estimates["fluency"], row.fluency_median)
         shown = [means["as wished"], means["fluency"], median, means["as wished and fluent"], means["about itself"]]
         figures.append([Entry(row.sampler), Entry(str(row.texts)), *shown])
         if row.sampler != against:
-            differences.append([Entry(row.sampler), *(difference_entry(row.differences[name], 2) for name in MEASURES)])
+            differences.append(
+                [Entry(row.sampler), *(difference_entry(row.differences[name], 2) for name in RATING_MEASURES)]
+            )
     caption = f"Paired differences to {against}: same prompt, wish and length."
     blocks: list[Block] = [Table(columns, figures)]
-    return blocks + ([Table(["sampler", *MEASURES], differences, caption)] if differences else [])
+    return blocks + ([Table(["sampler", *RATING_MEASURES], differences, caption)] if differences else [])
 
 
-def _entry(found: Estimate | None, texts: int) -> Entry:
-    if found is None:
-        return Entry(NOTHING)
-    rated = "" if found.n == texts else f", {found.n} rated"
-    return Entry(f"{found.mean:.2f}", note=f"{found.low:.2f} to {found.high:.2f}{rated}")
+def _entry(estimated: Estimate | None, texts: int) -> Entry:
+    if estimated is None:
+        return Entry(MISSING)
+    rated = "" if estimated.n == texts else f", {estimated.n} rated"
+    return Entry(f"{estimated.mean:.2f}", note=f"{estimated.low:.2f} to {estimated.high:.2f}{rated}")
 
 
-def _median_entry(found: Estimate | None, interval: Interval | None) -> Entry:
-    if found is None or interval is None:
-        return Entry(NOTHING)
-    return Entry(f"{found.median:g}", note=f"{interval.low:g} to {interval.high:g}")
+def _median_entry(estimated: Estimate | None, interval: Interval | None) -> Entry:
+    if estimated is None or interval is None:
+        return Entry(MISSING)
+    return Entry(f"{estimated.median:g}", note=f"{interval.low:g} to {interval.high:g}")
 
 
 def write_ratings(folder: Path, blocks: list[Block]) -> list[Path]:
-    """ratings.md, and ratings.html, which needs nothing else."""
+    """ratings.md, and ratings.html, a page in one file."""
     written = {"ratings.md": markdown(blocks), "ratings.html": html("Slalom: ratings", blocks)}
     for name, text in written.items():
         store.write_text(folder / name, text)

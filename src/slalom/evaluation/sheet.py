@@ -1,4 +1,4 @@
-"""Texts of several samplers to a sheet for readers who do not know whose they are; the filled sheet to ratings."""
+"""Texts of several samplers to a sheet for blind readers; the filled sheet to ratings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import hashlib
 import io
 import random
 from collections import Counter, defaultdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.evaluation import store
+from slalom.evaluation.pages import render
 from slalom.evaluation.store import Record
 from slalom.evaluation.summary import Results
 
@@ -59,7 +59,7 @@ it empty.
 
 
 class Source(NamedTuple):
-    """A record whose text is on the sheet: for the key, not for readers."""
+    """Where a text on the sheet comes from: in the key, not shown to readers."""
 
     sampler: str  # the cell's label
     record: str  # its id
@@ -71,7 +71,7 @@ class Source(NamedTuple):
 
 
 class SheetText(NamedTuple):
-    """A line of the sheet: one text, whoever wrote it."""
+    """A line of the sheet: one text, even if several samplers wrote it."""
 
     number: int
     prompt: str
@@ -90,7 +90,7 @@ class Sheet(NamedTuple):
 
 
 def make_sheet(results: list[Results], per_cell: int | None = None, seed: int = 0) -> Sheet:
-    """The texts of every sampler at its usual strength, shuffled; equal ones once."""
+    """The texts of every sampler at strength 1, shuffled; equal ones once."""
     rng = random.Random(seed)
     sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
     chosen = chosen_records(results, per_cell, rng)
@@ -100,44 +100,50 @@ def make_sheet(results: list[Results], per_cell: int | None = None, seed: int = 
             Source(label, record["id"], record["task"], record["item"], record["wish"], sentiment, record["length"])
         )
     if not sources:
-        folders = ", ".join(str(one.run.folder) for one in results)
+        folders = ", ".join(str(result.run.folder) for result in results)
         raise SlalomError(f"{folders}: there are no texts of a sampler at its usual strength")
     shuffled = list(sources.items())
     rng.shuffle(shuffled)
-    texts = [SheetText(number, *shown, own) for number, (shown, own) in enumerate(shuffled, 1)]
+    texts = [SheetText(number, *shown, origin) for number, (shown, origin) in enumerate(shuffled, 1)]
     return Sheet(list(dict.fromkeys(label for label, _ in chosen)), texts)
 
 
 def chosen_records(results: list[Results], per_cell: int | None, rng: random.Random) -> list[tuple[str, Record]]:
-    """Each cell's label with its texts, or with so many of them: the same prompts, wishes and samples for all cells."""
-    cells = [(one, cell, one.texts(cell)) for one in results for task in one.task_names() for cell in one.usual(task)]
-    again = len({(cell.task, cell.label) for _, cell, _ in cells}) < len(cells)  # then folders tell them apart
+    """Each cell's label with its texts, or `per_cell` of them: the same prompts, wishes and samples for all cells."""
+    cells = [
+        (result, cell, result.texts(cell))
+        for result in results
+        for task in result.task_names()
+        for cell in result.main_cells(task)
+    ]
+    labels = {(cell.task, cell.label) for _, cell, _ in cells}
+    ambiguous = len(labels) < len(cells)  # then the folder is added to the label
 
-    def slot(one: Results, record: Record) -> tuple[str, str, int, int]:
-        return record["task"], record["item"], record["length"], record["seed"] - one.run.settings.seed
+    def position(result: Results, record: Record) -> tuple[str, str, int, int]:
+        return record["task"], record["item"], record["length"], record["seed"] - result.run.settings.seed
 
-    shared = Counter(slot(one, record) for one, _, records in cells for record in records)
+    cells_with = Counter(position(result, record) for result, _, records in cells for record in records)
     prompts = sorted({record["prompt"] for _, _, records in cells for record in records})
     rng.shuffle(prompts)
-    place = {prompt: number for number, prompt in enumerate(prompts)}
+    rank = {prompt: number for number, prompt in enumerate(prompts)}
 
-    def order(one: Results, record: Record) -> tuple[Any, ...]:
-        """What most cells have first, then sample by sample, prompt by prompt, every wish of it."""
-        _, item, length, sample = slot(one, record)
-        return -shared[slot(one, record)], sample, place[record["prompt"]], length, item
+    def order(result: Results, record: Record) -> tuple[Any, ...]:
+        """Sort key: what most cells have comes first, then by sample, prompt, length and wish."""
+        _, item, length, sample = position(result, record)
+        return -cells_with[position(result, record)], sample, rank[record["prompt"]], length, item
 
-    def first(one: Results, records: list[Record]) -> list[Record]:
-        return sorted(records, key=lambda record: order(one, record))[:per_cell]
+    def first(result: Results, records: list[Record]) -> list[Record]:
+        return sorted(records, key=lambda record: order(result, record))[:per_cell]
 
     return [
-        (f"{cell.label} ({one.name})" if again else cell.label, record)
-        for one, cell, records in cells
-        for record in first(one, records)
+        (f"{cell.label} ({result.name})" if ambiguous else cell.label, record)
+        for result, cell, records in cells
+        for record in first(result, records)
     ]
 
 
 def write_sheet(path: Path, sheet: Sheet) -> list[Path]:
-    """sheet.csv, the same as a page to click through, the instruction, and the key: which text is whose."""
+    """sheet.csv, the same as an HTML form, the instruction, and the key: which sampler wrote which text."""
     if path.suffix != ".csv":
         raise SlalomError(f"the sheet is {str(path)!r}; its name must end in .csv")
     content = sheet_csv(sheet.texts)
@@ -151,19 +157,19 @@ def write_sheet(path: Path, sheet: Sheet) -> list[Path]:
         path.with_suffix(".html"): sheet_page(path.name, sheet.texts),
         path.with_suffix(".txt"): instruction(),
     }
-    store.write_json(key_of(path), {"samplers": sheet.samplers, "texts": key})
-    for file, said in written.items():
-        store.write_text(file, said)
-    return [*written, key_of(path)]
+    store.write_json(key_path(path), {"samplers": sheet.samplers, "texts": key})
+    for file, text in written.items():
+        store.write_text(file, text)
+    return [*written, key_path(path)]
 
 
-def key_of(sheet: Path) -> Path:
-    """The key's place, beside its sheet."""
+def key_path(sheet: Path) -> Path:
+    """The path of the key, in the folder of its sheet."""
     return sheet.with_suffix(".key.json")
 
 
 def sheet_csv(texts: list[SheetText]) -> str:
-    """The sheet with its ratings empty; a byte order mark, or Excel takes UTF-8 for something else."""
+    """The sheet without ratings; Excel needs the byte order mark to read UTF-8."""
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(COLUMNS)
@@ -172,32 +178,26 @@ def sheet_csv(texts: list[SheetText]) -> str:
 
 
 def sheet_page(name: str, texts: list[SheetText]) -> str:
-    """The sheet as one page that needs nothing else, keeps ratings in the browser and gives them back as the CSV."""
-    from jinja2 import Environment
-
-    template = (files("slalom.evaluation") / "data" / "sheet.html").read_text(encoding="utf-8")
-    return (
-        Environment(autoescape=True, keep_trailing_newline=True)
-        .from_string(template)
-        .render(
-            name=name,
-            id=hashlib.sha256(sheet_csv(texts).encode()).hexdigest()[:16],
-            instruction=INSTRUCTION.strip().split("\n\n"),
-            columns=COLUMNS,
-            questions=[question._asdict() | {"answers": list(question.answers.items())} for question in QUESTIONS],
-            texts=[{"number": one.number, "prompt": one.prompt, "text": one.text} for one in texts],
-        )
+    """The sheet as an HTML form in one file: it keeps ratings in the browser and exports them as the same CSV."""
+    return render(
+        "sheet.html.jinja",
+        name=name,
+        id=hashlib.sha256(sheet_csv(texts).encode()).hexdigest()[:16],
+        instruction=INSTRUCTION.strip().split("\n\n"),
+        columns=COLUMNS,
+        questions=[question._asdict() | {"answers": list(question.answers.items())} for question in QUESTIONS],
+        texts=[{"number": one.number, "prompt": one.prompt, "text": one.text} for one in texts],
     )
 
 
 def instruction() -> str:
     """What readers are told, for those who fill in the CSV."""
-    asked = [
+    questions = [
         f"{question.name}: {question.asks}\n"
         + "".join(f"  {value:>2}  {meaning}\n" for value, meaning in question.answers.items())
         for question in QUESTIONS
     ]
-    return "\n".join([INSTRUCTION, *asked])
+    return "\n".join([INSTRUCTION, *questions])
 
 
 # A filled sheet to ratings
@@ -225,22 +225,22 @@ def read_ratings(path: Path, key: Path) -> Ratings:
 
 
 def read_key(path: Path) -> Sheet:
-    """Which text is whose."""
-    said = store.read_json(path)
-    if said is None:
+    """Which sampler wrote which text."""
+    saved = store.read_json(path)
+    if saved is None:
         raise SlalomError(f"there is no key {path}; it was written beside the sheet, name it with --key")
     try:
         texts = [
             SheetText(**(text | {"sources": [Source(**source) for source in text["sources"]]}))
-            for text in said["texts"].values()
+            for text in saved["texts"].values()
         ]
-        return Sheet(said["samplers"], texts)
+        return Sheet(saved["samplers"], texts)
     except (AttributeError, KeyError, TypeError):
         raise SlalomError(f"{path} is no key of a sheet; slalom eval sheet writes one beside the sheet") from None
 
 
 def read_answers(path: Path, texts: dict[int, str], key: str) -> dict[int, dict[str, int]]:
-    """A text's number → what was answered; whatever cannot be right is refused by its line."""
+    """A text's number → the answers; an invalid value raises an error that names its line."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Records to JSON-lines files that survive a kill at any moment, and back."""
+"""Records to JSON-lines files that stay readable if the process is killed, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 
 def append(path: Path, records: Iterable[Record]) -> None:
-    """Whole lines at the end of a file, on the disk before this returns."""
+    """Add complete lines to a file, on the disk before this returns."""
     with path.open("a", encoding="utf-8") as file:
         file.write(_lines(records))
         file.flush()
@@ -22,7 +22,7 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """Every whole line; a torn last one, as a kill may leave it, is cut off the file."""
+    """Every complete line; an incomplete last one, as a kill may leave it, is cut off the file."""
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -40,25 +40,25 @@ def read(path: Path) -> list[Record]:
 
 
 def rewrite(path: Path, records: Iterable[Record]) -> None:
-    """The file anew, written beside its place and renamed into it."""
+    """Replace the file in one step."""
     write_text(path, _lines(records))
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, written beside its place and renamed into it."""
+    """Replace a text file in one step: written to a temporary file, which is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.partial")  # always the same: what a kill leaves is overwritten
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.partial")  # always the same name: a leftover is overwritten
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A value as indented JSON, written the same way."""
+    """Replace a JSON file in one step."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """A value back, if the file is there."""
+    """A JSON file's value; none if there is no file."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

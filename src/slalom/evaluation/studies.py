@@ -1,4 +1,4 @@
-"""Questions beyond a table of samplers: knobs, exploration, cost, a prefix. Samplers to cells, or to measured units."""
+"""The paper's studies of knobs, exploration, cost and a prefix: samplers to cells, or to lines of units.jsonl."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.evaluation import store
-from slalom.evaluation.harness import Cell, Now, Run, Watch
+from slalom.evaluation.cells import Cell, SamplerName, task_cells
+from slalom.evaluation.progress import OnProgress, Progress, time_left
+from slalom.evaluation.run_folder import Run
 from slalom.evaluation.store import Record
-from slalom.evaluation.tasks import constraint_of, load_task, spread
+from slalom.evaluation.tasks import Task, constraint_of, evenly_spaced, load_task
 
 if TYPE_CHECKING:
     import torch
@@ -31,9 +33,9 @@ TOP_KS = (10, 50, 100, 250, 500, 1000)
 
 
 class Study(NamedTuple):
-    """What a study asks, and of which samplers unless others are named."""
+    """What a study looks at, and which samplers it takes unless others are named."""
 
-    what: str
+    description: str
     samplers: tuple[str, ...]
 
 
@@ -47,7 +49,7 @@ STUDIES = {
 }
 
 
-class Size(NamedTuple):
+class StudySize(NamedTuple):
     """How much of a study to do."""
 
     prompts: int
@@ -55,15 +57,26 @@ class Size(NamedTuple):
     steps: int
 
 
-SIZES = {"quick": Size(2, 4, 10), "standard": Size(1, 4, 50), "paper": Size(15, 20, 50)}
+SIZES = {"quick": StudySize(2, 4, 10), "standard": StudySize(1, 4, 50), "paper": StudySize(15, 20, 50)}
+
+
+def study_cells(study: str, samplers: list[SamplerName], model: str) -> tuple[list[Cell], list[Task]]:
+    """The cells of a study, and its tasks."""
+    if study == "ablation":
+        cells = [cell for name in samplers for cell in ablation_cells(name.sampler, name.preset, model)]
+        return cells, [load_task(TASK)]
+    if study == "prompted":
+        task = load_task("keywords")
+        return task_cells([task], samplers, [1.0], (False, True)), [task]
+    return task_cells([load_task(TASK)], samplers, [1.0]), [load_task(TASK)]
 
 
 def ablation_cells(sampler: str, preset: str, model: str) -> list[Cell]:
-    """The sampler as it is, and with one knob at a time set otherwise."""
+    """The sampler as it is, and with one knob at a time changed."""
     from slalom.constraints import Custom
     from slalom.decoding.presets import preset_for
 
-    anything = Custom(lambda prompt, text: True, "anything")  # presets are the same for all that is no keyword
+    anything = Custom(lambda prompt, text: True, "anything")  # presets are the same for all constraints but keywords
     base = preset_for(preset, anything, model, sampler=sampler).sampler
     for knob in ("weight", "tau", "top_k"):
         if not hasattr(base, knob):
@@ -74,14 +87,14 @@ def ablation_cells(sampler: str, preset: str, model: str) -> list[Cell]:
         "tau": list(TAUS),
         "top_k": list(TOP_KS),
     }
-    plain = Cell(TASK, sampler, preset)
-    others = [
-        plain._replace(knobs=((knob, value),))
+    unchanged = Cell(TASK, sampler, preset)
+    changed = [
+        unchanged._replace(knobs=((knob, value),))
         for knob, values in grid.items()
         for value in values
         if value != getattr(base, knob)
     ]
-    return [plain, *others]
+    return [unchanged, *changed]
 
 
 def knob_value(cell: Cell, knob: str, records: list[Record]) -> float:
@@ -89,105 +102,102 @@ def knob_value(cell: Cell, knob: str, records: list[Record]) -> float:
     return float(next(record["knobs"][knob] for record in records if record["cell"] == cell.id))
 
 
-# Studies that measure the sampling itself
+# Studies that measure the sampling itself. A unit is one sampler on one prompt.
 
 
-Measure = Callable[["SteerableModel", "Constraint", str, "Preset", Size], Record]
+UnitMeasure = Callable[["SteerableModel", "Constraint", str, "Preset", StudySize], Record]
 
 
-def measure_units(run: Run, lm: Callable[[], SteerableModel], watch: Watch) -> None:
-    """One record for every sampler and prompt into units.jsonl, those not there yet; in order at the end."""
+def measure_units(run: Run, load_lm: Callable[[], SteerableModel], on_progress: OnProgress) -> None:
+    """Measure every unit that is not in units.jsonl yet; then put the file into order."""
     from slalom.decoding.presets import preset_for
 
     size = study_size(run.settings.preset)
-    path = run.folder / "units.jsonl"
     task = load_task(TASK)
-    prompts = spread(task.prompts, size.prompts)
+    prompts = evenly_spaced(task.prompts, size.prompts)
     wanted = [(cell, prompt) for cell in run.settings.cells for prompt in prompts]
-    done = {(unit["cell"], unit["prompt"]): unit for unit in store.read(path)}
-    loaded, wish = None, None
+    done = {(unit["cell"], unit["prompt"]): unit for unit in store.read(run.units)}
+    lm, constraint = None, None
     started, before = time.perf_counter(), len(done)
     for number, (cell, prompt) in enumerate(wanted):
         if (cell.id, prompt) in done or cell.id in run.skipped:
             continue
-        measured = len(done) - before
-        left = (time.perf_counter() - started) / measured * (len(wanted) - number) if measured else None
-        watch(Now(f"{run.settings.study}: {cell.label}", number, len(wanted), left))
-        loaded = loaded or lm()
-        wish = wish or constraint_of(task.items(task.size(run.settings.preset))[0].parts)
+        seconds_left = time_left(started, len(done) - before, len(wanted) - number)
+        on_progress(Progress(f"{run.settings.study}: {cell.label}", number, len(wanted), seconds_left))
+        lm = lm or load_lm()
+        constraint = constraint or constraint_of(task.items(task.size(run.settings.preset))[0].parts)
         try:
-            settings = preset_for(cell.preset, wish, loaded.name, sampler=cell.sampler)
+            settings = preset_for(cell.preset, constraint, lm.name, sampler=cell.sampler)
             settings = replace(settings, steps=size.steps, stop=None)
-            found = MEASURES[str(run.settings.study)](loaded, wish, prompt, settings, size)
+            measured = UNIT_MEASURES[str(run.settings.study)](lm, constraint, prompt, settings, size)
         except SlalomError as error:
             run.skipped[cell.id] = str(error)
             run.save()
             continue
-        unit = {"cell": cell.id, "prompt": prompt, "engine": loaded.engine.name, "model": loaded.name, **found}
-        store.append(path, [unit])
+        unit = {"cell": cell.id, "prompt": prompt, "engine": lm.engine.name, "model": lm.name, **measured}
+        store.append(run.units, [unit])
         done[cell.id, prompt] = unit
     if not done:
         raise SlalomError(next(iter(run.skipped.values()), "nothing to measure"))
     in_order = [done[cell.id, prompt] for cell, prompt in wanted if (cell.id, prompt) in done]
-    if store.read(path) != in_order:
-        store.rewrite(path, in_order)
+    if store.read(run.units) != in_order:
+        store.rewrite(run.units, in_order)
 
 
-def study_size(preset: str) -> Size:
+def study_size(preset: str) -> StudySize:
     """A preset of the studies by name."""
     if preset not in SIZES:
         raise SlalomError(f"unknown preset {preset!r}; choose from {', '.join(SIZES)}")
     return SIZES[preset]
 
 
-def explore(lm: SteerableModel, wish: Constraint, prompt: str, settings: Preset, size: Size) -> Record:
-    """Drafts as they come: hops and perplexity of every step, and how many tokens each position has seen.
+def explore(lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize) -> Record:
+    """Hops and perplexity of every step's drafts, and how many different tokens each position has had.
 
-    A hop is a position whose token differs from the draft before; perplexity is under the LM that is steered.
+    A hop is a position whose token differs from the draft before; perplexity is under the steered LM.
     """
     from slalom.api import Row, steer_rows
     from slalom.backbone.rollout import Limits
 
-    seen: list[torch.Tensor] = []  # of every step, [rows, n]
+    tokens: list[torch.Tensor] = []  # of every step, [rows, n]
     perplexity: list[float] = []
     score: list[float] = []
 
-    def watch(now: Report) -> None:
-        seen.append(now.seen.draft.tokens.cpu())
-        perplexity.append(now.seen.draft.perplexity.mean().item())
-        score.append(now.seen.judgement.score.mean().item())
+    def collect(report: Report) -> None:
+        tokens.append(report.seen.draft.tokens.cpu())
+        perplexity.append(report.seen.draft.perplexity.mean().item())
+        score.append(report.seen.judgement.score.mean().item())
 
     rows = [Row(lm.encode(prompt, LENGTH), seed) for seed in range(size.rows)]
-    steer_rows(lm, rows, wish, Limits(LENGTH), settings, (watch,))
-    hops = [(new != old).sum(-1).float().mean().item() for old, new in pairwise(seen)]
-    different = [len({int(tokens[row, i]) for tokens in seen}) for row in range(size.rows) for i in range(LENGTH)]
+    steer_rows(lm, rows, constraint, Limits(LENGTH), settings, (collect,))
+    hops = [(new != old).sum(-1).float().mean().item() for old, new in pairwise(tokens)]
+    different = [len({int(step[row, i]) for step in tokens}) for row in range(size.rows) for i in range(LENGTH)]
     return {
-        "hops": [_short(value) for value in hops],
-        "unique": _short(sum(different) / len(different)),
-        "perplexity": [_short(value) for value in perplexity],
-        "score": [_short(value) for value in score],
+        "hops": [_six_digits(value) for value in hops],
+        "unique": _six_digits(sum(different) / len(different)),
+        "perplexity": [_six_digits(value) for value in perplexity],
+        "score": [_six_digits(value) for value in score],
     }
 
 
-def cost(lm: SteerableModel, wish: Constraint, prompt: str, settings: Preset, size: Size) -> Record:
-    """The time of all steps, the paper's n · s / t, and what differentiating takes in one step."""
-    from slalom.api import Row, steer_rows
+def cost(lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize) -> Record:
+    """The time of all steps, the paper's n · s / t, and the backward operations of one step."""
     from slalom.backbone.rollout import Limits
 
     rows = [Row(lm.encode(prompt, LENGTH), seed) for seed in range(size.rows)]
-    backward = profile_step(lm, wish, rows, settings)  # first, so that it warms up what is timed
-    finished, seconds = steer_rows(lm, rows, wish, Limits(LENGTH), settings)
+    backward = profile_step(lm, constraint, rows, settings)  # first, as a warm-up for what is timed
+    finished, seconds = steer_rows(lm, rows, constraint, Limits(LENGTH), settings)
     steps = max(one.steps for one in finished)
     return {
         "seconds": round(seconds, 4),
         "steps": steps,
         "rows": size.rows,
-        "tokens_per_second": _short(LENGTH * steps / seconds),
+        "tokens_per_second": _six_digits(LENGTH * steps / seconds),
         "backward": backward,
     }
 
 
-def profile_step(lm: SteerableModel, wish: Constraint, rows: list[Any], settings: Preset) -> dict[str, Any]:
+def profile_step(lm: SteerableModel, constraint: Constraint, rows: list[Any], settings: Preset) -> dict[str, Any]:
     """Calls and seconds of each operation's backward pass in a sampler's first step, by torch's profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -198,25 +208,25 @@ def profile_step(lm: SteerableModel, wish: Constraint, rows: list[Any], settings
     from slalom.decoding.sampler import Judge, Problem
 
     rng = Rng.from_seeds([row.seed for row in rows], lm.device)
-    wish.check(lm.vocabulary, LENGTH)
+    constraint.check(lm.vocabulary, LENGTH)
     drawing = Drawing(settings.temperature, settings.top_p, rng.fold(0)) if settings.temperature else None
-    owners = torch.zeros(len(rows), dtype=torch.long, device=lm.device)
-    limits = Limits(LENGTH, forbidden=wish.forbids(lm.vocabulary))
-    problem = Problem(lm, lm.read([rows[0].prompt]), owners, limits, wish, Judge(wish), drawing)
+    prompt_of_row = torch.zeros(len(rows), dtype=torch.long, device=lm.device)
+    limits = Limits(LENGTH, forbidden=constraint.forbids(lm.vocabulary))
+    problem = Problem(lm, lm.read([rows[0].prompt]), prompt_of_row, limits, constraint, Judge(constraint), drawing)
     state = settings.sampler.init(problem, rng.fold(1))
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
     with profile(activities=activities) as profiler:
         settings.sampler.step(problem, state, rng.fold(2))
-    found: dict[str, Any] = {}
+    backward: dict[str, Any] = {}
     for event in profiler.key_averages():
         if re.fullmatch(r"\w+Backward\d*", event.key):
             took = max(event.cpu_time_total, getattr(event, "device_time_total", 0.0))
-            found[event.key] = {"calls": event.count, "seconds": _short(took / 1e6)}
-    return dict(sorted(found.items()))
+            backward[event.key] = {"calls": event.count, "seconds": _six_digits(took / 1e6)}
+    return dict(sorted(backward.items()))
 
 
-MEASURES: dict[str, Measure] = {"exploration": explore, "efficiency": cost}
+UNIT_MEASURES: dict[str, UnitMeasure] = {"exploration": explore, "efficiency": cost}
 
 
-def _short(value: float) -> float:
+def _six_digits(value: float) -> float:
     return float(f"{value:.6g}")

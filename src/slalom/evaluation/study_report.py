@@ -1,21 +1,23 @@
-"""What studies measured to their part of a report: the paper's Figures 3 and 4, Tables 1 and 3."""
+"""The measurements of a study to its part of a report: the paper's Figures 3 and 4, Tables 1 and 3."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from slalom.evaluation import plots, store
+from slalom.evaluation.cells import Cell
 from slalom.evaluation.document import Block, Entry, Figure, Heading, Paragraph, Table
-from slalom.evaluation.harness import Cell, Run
-from slalom.evaluation.metrics import METRICS, Estimate, estimate
+from slalom.evaluation.estimates import Estimate, estimate
+from slalom.evaluation.metrics import METRICS
+from slalom.evaluation.run_folder import Run
 from slalom.evaluation.store import Record
 from slalom.evaluation.studies import STUDIES, knob_value
-from slalom.evaluation.summary import NOTHING, Results, Row, as_in_paper, shown
+from slalom.evaluation.summary import MISSING, Results, TableRow, format_estimate, matches_paper
 from slalom.evaluation.tasks import Task
 
-KNOBS = {"weight": "bias weight w", "tau": "proposal temperature τ", "top_k": "top-k"}
+KNOB_LABELS = {"weight": "bias weight w", "tau": "proposal temperature τ", "top_k": "top-k"}
 
-# The paper's Tables 1 and 3, on its own machine with GPT-2 large.
+# The paper's Tables 1 and 3, on its units machine with GPT-2 large.
 PAPER_TOKENS_PER_SECOND = {"bolt": "9.495 ± 0.095", "dab": "23.213 ± 0.304"}
 PAPER_BACKWARD = {
     "bolt": {"AddmmBackward0": (3098, 1.8434), "ViewBackward0": (10761, 0.5635), "BmmBackward0": (1536, 0.2702)},
@@ -25,25 +27,20 @@ PAPER_BACKWARD = {
 
 def about_study(results: Results) -> list[Block]:
     """The figures of a study that measures the sampling itself."""
-    measured = units(results.run)
+    measured = store.read(results.run.units)
     if not measured:
         return []
     study = str(results.run.settings.study)
-    blocks: list[Block] = [Heading(study), Paragraph(f"{STUDIES[study].what[:1].upper()}{STUDIES[study].what[1:]}.")]
+    blocks: list[Block] = [Heading(study), Paragraph(f"{capitalised(STUDIES[study].description)}.")]
     return blocks + (
         exploration(results.run, measured) if study == "exploration" else efficiency(results.run, measured)
     )
 
 
-def units(run: Run) -> list[Record]:
-    """What a study of the sampling has measured."""
-    return store.read(run.folder / "units.jsonl")
-
-
 def by_cell(run: Run, measured: list[Record]) -> list[tuple[Cell, list[Record]]]:
-    """Each cell with its units, those without any left out."""
-    found = [(cell, [unit for unit in measured if unit["cell"] == cell.id]) for cell in run.settings.cells]
-    return [(cell, own) for cell, own in found if own]
+    """Each cell with its units; cells without any are left out."""
+    grouped = [(cell, [unit for unit in measured if unit["cell"] == cell.id]) for cell in run.settings.cells]
+    return [(cell, units) for cell, units in grouped if units]
 
 
 def exploration(run: Run, measured: list[Record]) -> list[Block]:
@@ -51,25 +48,27 @@ def exploration(run: Run, measured: list[Record]) -> list[Block]:
     groups = by_cell(run, measured)
     curves = {
         name: [
-            plots.Curve(cell.label, cell.sampler, *_mean_curve([unit[name] for unit in own], first))
-            for cell, own in groups
+            plots.Curve(cell.label, cell.sampler, *_mean_curve([unit[name] for unit in units], first))
+            for cell, units in groups
         ]
         for name, first in (("hops", 2), ("perplexity", 1))
     }
     lines = []
-    for cell, own in groups:
+    for cell, units in groups:
         values = {
-            "hops": [sum(unit["hops"]) / len(unit["hops"]) for unit in own if unit["hops"]],
-            "unique": [unit["unique"] for unit in own],
-            "perplexity": [unit["perplexity"][-1] for unit in own],
+            "hops": [sum(unit["hops"]) / len(unit["hops"]) for unit in units if unit["hops"]],
+            "unique": [unit["unique"] for unit in units],
+            "perplexity": [unit["perplexity"][-1] for unit in units],
         }
-        found = [estimate({str(i): [value] for i, value in enumerate(listed)}) for listed in values.values()]
-        note = f"{len(own)} prompt{'s' if len(own) > 1 else ''}"
-        lines.append([Entry(cell.label, note=note), *(Entry(plain(one, 2)) for one in found)])
+        estimates = [estimate({str(i): [value] for i, value in enumerate(listed)}) for listed in values.values()]
+        note = f"{len(units)} prompt{'s' if len(units) > 1 else ''}"
+        lines.append([Entry(cell.label, note=note), *(Entry(mean_and_error(one, 2)) for one in estimates)])
     columns = ["sampler", "hops a step", "different tokens a position", "perplexity at the last step"]
     blocks: list[Block] = [Table(columns, lines, "Mean ± standard error over prompts.")]
     if plots.can_draw():
-        unique = [(cell.label, cell.sampler, sum(unit["unique"] for unit in own) / len(own)) for cell, own in groups]
+        unique = [
+            (cell.label, cell.sampler, sum(unit["unique"] for unit in units) / len(units)) for cell, units in groups
+        ]
         shown_panels: list[plots.Panel | plots.Bars] = [
             plots.Panel("step", "hops (positions changed)", curves["hops"]),
             plots.Bars("different tokens a position", unique),
@@ -89,34 +88,40 @@ def _mean_curve(series: list[list[float]], first: int) -> tuple[list[float], lis
     return [float(first + i) for i in range(length)], means
 
 
-def plain(found: Estimate | None, digits: int) -> str:
+def mean_and_error(estimated: Estimate | None, digits: int) -> str:
     """A mean and its standard error in so many digits."""
-    if found is None:
-        return NOTHING
-    return f"{found.mean:.{digits}f}" + ("" if found.error is None else f" ± {found.error:.{digits}f}")
+    if estimated is None:
+        return MISSING
+    return f"{estimated.mean:.{digits}f}" + ("" if estimated.error is None else f" ± {estimated.error:.{digits}f}")
+
+
+def capitalised(text: str) -> str:
+    """The first letter in upper case, the others as they are."""
+    return text[:1].upper() + text[1:]
 
 
 def efficiency(run: Run, measured: list[Record]) -> list[Block]:
     """Tables 1 and 3: tokens per second, and the backward operations of one bias update."""
     groups = by_cell(run, measured)
     speed = []
-    for cell, own in groups:
-        found = [
-            estimate({unit["prompt"]: [factor(unit) * unit["tokens_per_second"]] for unit in own})
+    for cell, units in groups:
+        speeds = [
+            estimate({unit["prompt"]: [factor(unit) * unit["tokens_per_second"]] for unit in units})
             for factor in (lambda unit: 1, lambda unit: unit["rows"])
         ]
-        note = PAPER_TOKENS_PER_SECOND.get(cell.sampler, "") if as_in_paper(cell) else ""
-        steps = f"{own[0]['steps']} steps, {own[0]['rows']} rows"
-        speed.append([Entry(cell.label, note=steps), Entry(plain(found[0], 2), note=note), Entry(plain(found[1], 1))])
+        note = PAPER_TOKENS_PER_SECOND.get(cell.sampler, "") if matches_paper(cell) else ""
+        steps = f"{units[0]['steps']} steps, {units[0]['rows']} rows"
+        entries = [Entry(mean_and_error(speeds[0], 2), note=note), Entry(mean_and_error(speeds[1], 1))]
+        speed.append([Entry(cell.label, note=steps), *entries])
     lines = []
     for operation in costliest(groups):
         line = [Entry(operation)]
-        for cell, own in groups:
-            paper = PAPER_BACKWARD.get(cell.sampler, {}).get(operation) if as_in_paper(cell) else None
-            calls = [unit["backward"].get(operation, {}).get("calls", 0) for unit in own]
-            seconds = [unit["backward"].get(operation, {}).get("seconds", 0.0) for unit in own]
-            line.append(Entry(f"{sum(calls) / len(own):.0f}", note=str(paper[0]) if paper else ""))
-            line.append(Entry(f"{sum(seconds) / len(own):.4f}", note=f"{paper[1]:g}" if paper else ""))
+        for cell, units in groups:
+            paper = PAPER_BACKWARD.get(cell.sampler, {}).get(operation) if matches_paper(cell) else None
+            calls = [unit["backward"].get(operation, {}).get("calls", 0) for unit in units]
+            seconds = [unit["backward"].get(operation, {}).get("seconds", 0.0) for unit in units]
+            line.append(Entry(f"{sum(calls) / len(units):.0f}", note=str(paper[0]) if paper else ""))
+            line.append(Entry(f"{sum(seconds) / len(units):.4f}", note=f"{paper[1]:g}" if paper else ""))
         lines.append(line)
     columns = [column for cell, _ in groups for column in (f"{cell.label}: calls", "seconds")]
     return [
@@ -139,53 +144,53 @@ def efficiency(run: Run, measured: list[Record]) -> list[Block]:
 def costliest(groups: list[tuple[Cell, list[Record]]]) -> list[str]:
     """The three backward operations that take the sampler with the longest backward pass most time."""
     totals: list[dict[str, float]] = []
-    for _, own in groups:
+    for _, units in groups:
         total: dict[str, float] = defaultdict(float)
-        for unit in own:
+        for unit in units:
             for operation, took in unit["backward"].items():
-                total[operation] += took["seconds"] / len(own)
+                total[operation] += took["seconds"] / len(units)
         totals.append(total)
     longest = max(totals, key=lambda total: sum(total.values()))
     return sorted(longest, key=lambda operation: -longest[operation])[:3]
 
 
 def ablation(task: Task, results: Results) -> list[Block]:
-    """Figure 4: control and perplexity over one knob at a time, the others as they are."""
+    """Figure 4: control and perplexity over one knob at a time, the others unchanged."""
     changed = [cell for cell in results.cells(task.name) if cell.knobs]
     if not changed:
         return []
     metrics = [task.control, "perplexity"]
     blocks: list[Block] = [Heading("One knob at a time", 3)]
     panels: dict[str, list[plots.Panel | plots.Bars]] = {name: [] for name in metrics}
-    for knob, said in KNOBS.items():
-        cells = [cell for cell in changed if cell.knobs[0][0] == knob] + results.usual(task.name)
+    for knob, label in KNOB_LABELS.items():
+        cells = [cell for cell in changed if cell.knobs[0][0] == knob] + results.main_cells(task.name)
         rows = [(knob_value(cell, knob, results.records), results.row(cell, metrics)) for cell in cells]
         rows.sort(key=lambda pair: pair[0])
         lines = [
-            [Entry(f"{value:g}"), *(Entry(shown(row.estimates[name], name)) for name in metrics)] for value, row in rows
+            [Entry(f"{value:g}"), *(Entry(format_estimate(row.estimates[name], name)) for name in metrics)]
+            for value, row in rows
         ]
-        blocks.append(Table([said, *(METRICS[name].label for name in metrics)], lines))
+        blocks.append(Table([label, *(METRICS[name].label for name in metrics)], lines))
         for name in metrics:
             curve = knob_curve(rows, name)
             if curve.x:
-                panels[name].append(plots.Panel(said, METRICS[name].label, [curve], log_x=True))
+                panels[name].append(plots.Panel(label, METRICS[name].label, [curve], log_x=True))
     if plots.can_draw():
         for name, shown_panels in panels.items():
-            what = METRICS[name].what
-            caption = f"{what[:1].upper()}{what[1:]}, over one knob at a time. Bands: 95 % intervals."
+            caption = f"{capitalised(METRICS[name].definition)}, over one knob at a time. Bands: 95 % intervals."
             if shown_panels:
                 blocks.append(Figure(f"ablation-{name}", plots.panels(shown_panels), caption))
     return blocks
 
 
-def knob_curve(rows: list[tuple[float, Row]], metric: str) -> plots.Curve:
+def knob_curve(rows: list[tuple[float, TableRow]], metric: str) -> plots.Curve:
     """A metric over a knob, where it was measured."""
-    known = [(value, found) for value, row in rows if (found := row.estimates[metric])]
+    known = [(value, estimated) for value, row in rows if (estimated := row.estimates[metric])]
     return plots.Curve(
         METRICS[metric].label,
         rows[0][1].cell.sampler,
         [value for value, _ in known],
-        [found.mean for _, found in known],
-        [found.low for _, found in known],
-        [found.high for _, found in known],
+        [estimated.mean for _, estimated in known],
+        [estimated.low for _, estimated in known],
+        [estimated.high for _, estimated in known],
     )

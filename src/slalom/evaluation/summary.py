@@ -1,4 +1,4 @@
-"""A run's texts and scores to the rows of its tables: an estimate for every sampler and metric, or nothing."""
+"""A run's texts and scores to the rows of its tables: an estimate for every sampler and metric, or none."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from slalom.evaluation import store
+from slalom.evaluation.cells import UNSTEERED, Cell
 from slalom.evaluation.document import Entry, Mark
-from slalom.evaluation.harness import Cell, Run, read_run, read_scores
-from slalom.evaluation.metrics import METRICS, Case, Difference, Estimate, Scored, Values, by_prompt, estimate
+from slalom.evaluation.estimates import Case, Difference, Estimate, Values, by_prompt, estimate
+from slalom.evaluation.judging import Scores, read_scores
+from slalom.evaluation.metrics import METRICS, JudgedText
+from slalom.evaluation.run_folder import Run, read_run
 from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Reads, Task
 
-NOTHING = "—"  # what could not be measured
-UNSTEERED = "none"  # the sampler that does not steer: shown, but never best or second
+MISSING = "—"  # what could not be measured
 
-Keep = Callable[[Record], bool]
+RecordFilter = Callable[[Record], bool]
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """One cell of a run, measured."""
 
     label: str
@@ -32,12 +34,12 @@ class Row(NamedTuple):
 
 
 class Results(NamedTuple):
-    """All there is in a folder."""
+    """A run with its texts and scores."""
 
     run: Run
     records: list[Record]
-    scores: dict[str, Record]
-    name: str = ""  # put beside every label when several runs are compared
+    scores: Scores
+    name: str = ""  # shown with every label when several runs are compared
 
     def task_names(self) -> list[str]:
         """The tasks with texts."""
@@ -45,103 +47,105 @@ class Results(NamedTuple):
 
     def cells(self, task: str) -> list[Cell]:
         """The cells of a task with texts."""
-        there = {record["cell"] for record in self.records}
-        return [cell for cell in self.run.settings.cells if cell.task == task and cell.id in there]
+        written = {record["cell"] for record in self.records}
+        return [cell for cell in self.run.settings.cells if cell.task == task and cell.id in written]
 
-    def usual(self, task: str) -> list[Cell]:
-        """Those at their own strength, with their own knobs: the rows of the main table."""
+    def main_cells(self, task: str) -> list[Cell]:
+        """Those at strength 1 with unchanged knobs: the rows of the main table."""
         return [cell for cell in self.cells(task) if cell.strength == 1 and not cell.knobs]
 
     def texts(self, cell: Cell) -> list[Record]:
         """A cell's texts."""
         return [record for record in self.records if record["cell"] == cell.id]
 
-    def row(self, cell: Cell, metrics: list[str], reads: Reads | None = None, keep: Keep | None = None) -> Row:
-        """A cell's estimates, of all its texts or of some; judged as the task says or by what was read."""
+    def row(
+        self, cell: Cell, metrics: list[str], reads: Reads | None = None, keep: RecordFilter | None = None
+    ) -> TableRow:
+        """A cell's estimates, of all its texts or of those to keep; judges read what the task says, or `reads`."""
         task = self.run.tasks[cell.task]
         kept = [record for record in self.texts(cell) if keep is None or keep(record)]
         label = f"{cell.label} ({self.name})" if self.name else cell.label
         values = {name: self._values(kept, task, name, reads) for name in metrics}
-        estimates = {name: estimate(by_prompt(own)) for name, own in values.items()}
-        return Row(label, cell, len(kept), estimates, values)
+        estimates = {name: estimate(by_prompt(by_case)) for name, by_case in values.items()}
+        return TableRow(label, cell, len(kept), estimates, values)
 
     def _values(self, records: list[Record], task: Task, metric: str, reads: Reads | None) -> Values:
-        """A metric's values by what was asked."""
-        together: dict[Case, list[Record]] = defaultdict(list)
+        """A metric's values by case."""
+        by_case: dict[Case, list[Record]] = defaultdict(list)
         for record in records:
             wish, _, prompt = record["item"].partition("/")
-            together[Case(prompt, wish, record["length"])].append(record)
+            by_case[Case(prompt, wish, record["length"])].append(record)
         return {
-            case: METRICS[metric].values([self._scored(record, task, reads) for record in own])
-            for case, own in together.items()
+            case: METRICS[metric].values([self._judged(record, task, reads) for record in same])
+            for case, same in by_case.items()
         }
 
-    def _scored(self, record: Record, task: Task, reads: Reads | None) -> Scored:
-        said = self.scores.get(record["id"], {})
-        scores = {judge: said.get(reads or task.reads.get(judge, "text"), {}).get(judge) for judge in task.judges}
-        return Scored(
+    def _judged(self, record: Record, task: Task, reads: Reads | None) -> JudgedText:
+        by_reads = self.scores.get(record["id"], {})
+        scores = {judge: by_reads.get(reads or task.reads.get(judge, "text"), {}).get(judge) for judge in task.judges}
+        return JudgedText(
             record["prompt"],
             record["text"],
             record["parts"],
-            [wish["probability"] for wish in record["constraints"]],
+            [constraint["probability"] for constraint in record["constraints"]],
             {judge: value for judge, value in scores.items() if value is not None},
         )
 
 
 def read_results(folder: Path, name: str = "") -> Results:
-    """What a folder holds."""
+    """The results in a folder."""
     run = read_run(folder)
     return Results(run, store.read(run.generations), read_scores(run), name)
 
 
-def rank(rows: list[Row], metric: str) -> list[Mark]:
-    """Each row's mark: of the steering samplers the best and the second, each only if surely ahead of all behind it."""
+def rank(rows: list[TableRow], metric: str) -> list[Mark]:
+    """Each row's mark: best and second among the steering samplers, if significantly ahead of all lower ones."""
     higher = METRICS[metric].higher
     means = {
-        number: found.mean
+        number: estimated.mean
         for number, row in enumerate(rows)
-        if row.cell.sampler != UNSTEERED and (found := row.estimates[metric]) is not None
+        if row.cell.sampler != UNSTEERED and (estimated := row.estimates[metric]) is not None
     }
     order = sorted(means, key=lambda number: means[number], reverse=higher)
     marks: list[Mark] = [""] * len(rows)
     places: list[Mark] = ["best", "second"]
     for number, mark in zip(order[:-1], places, strict=False):
-        behind = order[order.index(number) + 1 :]
-        ahead = [METRICS[metric].compare(rows[number].values[metric], rows[other].values[metric]) for other in behind]
-        if not all(one is not None and one.sure(higher) for one in ahead):
+        lower = order[order.index(number) + 1 :]
+        leads = [METRICS[metric].compare(rows[number].values[metric], rows[other].values[metric]) for other in lower]
+        if not all(lead is not None and lead.significant(higher) for lead in leads):
             break
         marks[number] = mark
     return marks
 
 
-def shown(found: Estimate | None, metric: str) -> str:
+def format_estimate(estimated: Estimate | None, metric: str) -> str:
     """A mean and its standard error; of a skewed metric the median too."""
-    if found is None:
-        return NOTHING
+    if estimated is None:
+        return MISSING
     digits = METRICS[metric].digits
-    error = "" if found.error is None else f" ± {found.error:.{digits}f}"
-    median = f" (median {found.median:.{digits}f})" if METRICS[metric].skewed else ""
-    return f"{found.mean:.{digits}f}{error}{median}"
+    error = "" if estimated.error is None else f" ± {estimated.error:.{digits}f}"
+    median = f" (median {estimated.median:.{digits}f})" if METRICS[metric].skewed else ""
+    return f"{estimated.mean:.{digits}f}{error}{median}"
 
 
-def difference_entry(found: Difference | None, digits: int, ratio: bool = False) -> Entry:
+def difference_entry(difference: Difference | None, digits: int, ratio: bool = False) -> Entry:
     """A difference and its interval; of logarithms, the ratio."""
-    if found is None:
-        return Entry(NOTHING)
+    if difference is None:
+        return Entry(MISSING)
     if ratio:
-        mean, low, high = (f"{math.exp(value):.2f}" for value in found[:3])
+        mean, low, high = (f"{math.exp(value):.2f}" for value in difference[:3])
     else:
-        mean, low, high = (f"{value:+.{digits}f}" for value in found[:3])
+        mean, low, high = (f"{value:+.{digits}f}" for value in difference[:3])
     return Entry(mean, note=f"{low} to {high}")
 
 
-def as_in_paper(cell: Cell) -> bool:
+def matches_paper(cell: Cell) -> bool:
     """Whether the paper's figures are of this sampler: of dab, only its preset `paper` is the paper's algorithm."""
     return cell.sampler != "dab" or cell.preset == "paper"
 
 
-def as_json(results: Results) -> dict[str, Any]:
-    """Every task's estimates, for a machine."""
+def results_json(results: Results) -> dict[str, Any]:
+    """Every task's estimates, for `--json`."""
     return {
         "folder": str(results.run.folder),
         "study": results.run.settings.study,
@@ -149,12 +153,12 @@ def as_json(results: Results) -> dict[str, Any]:
             task: [
                 cell._asdict()
                 | {"knobs": dict(cell.knobs), "texts": row.texts}
-                | {"metrics": {name: found and found._asdict() for name, found in row.estimates.items()}}
+                | {"metrics": {name: one and one._asdict() for name, one in row.estimates.items()}}
                 for cell in results.cells(task)
                 for row in [results.row(cell, results.run.tasks[task].columns)]
             ]
             for task in results.task_names()
         },
         "skipped": results.run.skipped,
-        "missing_judges": results.run.missing,
+        "missing_judges": results.run.missing_judges,
     }

@@ -1,8 +1,10 @@
-"""A task file to the texts to be written: prompts, wishes, lengths, samples; and the constraint of each."""
+"""A task file to the texts it asks for: prompts, wishes, lengths, samples; and the constraint of each."""
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 Reads = Literal["text", "continuation"]  # what a judge is shown: prompt and continuation, or the continuation alone
 Part = dict[str, Any]  # a constraint by its `kind`, its arguments, and a `weight` if it is not 1
-EVERYDAY = ("everyday", "everyday-words", "everyday-several")  # on prompts that nothing was tuned on
+EVERYDAY = ("everyday", "everyday-words", "everyday-several")  # on prompts not used for tuning
 NAMES = ("sentiment", "detox", "keywords", "commongen", "compose", *EVERYDAY)
 JUDGES = ("sentiment", "sentiment-yelp", "sentiment-sst2", "toxicity", "acceptability", "perplexity", "bertscore")
 
@@ -30,14 +32,14 @@ class Item(NamedTuple):
     id: str
     wish: str
     prompt: str
-    prefix: str  # what the LM reads before the prompt and nobody else sees
+    prefix: str  # read by the LM before the prompt, not by the judges
     parts: list[Part]
     references: list[str]
     topic: str | None
 
 
 class Wish(BaseModel):
-    """What the texts of a part of the task should be like."""
+    """What some of a task's texts should be like: one or several constraints."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -45,8 +47,8 @@ class Wish(BaseModel):
     parts: list[Part] = Field(min_length=1)
 
 
-class Size(BaseModel):
-    """How much of the task to do. What is not named is done whole; of a longer list, every so-manieth is taken."""
+class TaskSize(BaseModel):
+    """How much of the task to do. What is not named is done whole; of a longer list, evenly spaced items are taken."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,7 +76,7 @@ class Task(BaseModel):
 
     name: str
     what: str
-    source: str = ""  # what it was loaded by
+    source: str = ""  # the name or path it was loaded by
     prompts: list[str] = Field(min_length=1)
     records: list[dict[str, Any]] = [{}]
     wishes: list[Wish] = Field(min_length=1)
@@ -82,15 +84,15 @@ class Task(BaseModel):
     judges: list[str]
     reads: dict[str, Reads] = {}
     columns: list[str] = Field(min_length=1)
-    control: str  # the metric set against perplexity
-    warning: str | None = None  # said before example texts
-    presets: dict[str, Size]
+    control: str  # the metric plotted against perplexity
+    warning: str | None = None  # shown before example texts
+    presets: dict[str, TaskSize]
     paper_note: str | None = None
     paper: list[PaperRow] = []
 
     @model_validator(mode="after")
     def _known_names(self) -> Task:
-        named = {
+        checks = {
             "metric": ([*self.columns, self.control, *(name for row in self.paper for name in row.values)], METRICS),
             "judge": ([*self.judges, *self.reads], JUDGES),
             "wish": (
@@ -98,19 +100,19 @@ class Task(BaseModel):
                 [wish.name for wish in self.wishes],
             ),
         }
-        for what, (given, known) in named.items():
+        for what, (given, known) in checks.items():
             for name in given:
                 if name not in known:
                     raise ValueError(f"unknown {what} {name!r}; choose from {', '.join(known)}")
         return self
 
-    def size(self, preset: str) -> Size:
+    def size(self, preset: str) -> TaskSize:
         """A preset by name."""
         if preset not in self.presets:
             raise SlalomError(f"unknown preset {preset!r} of {self.name}; choose from {', '.join(self.presets)}")
         return self.presets[preset]
 
-    def items(self, size: Size, prefixed: bool = False) -> list[Item]:
+    def items(self, size: TaskSize, prefixed: bool = False) -> list[Item]:
         """Every wish with every record with every prompt, as many as the size says."""
         if prefixed and self.prefix is None:
             raise SlalomError(f"the task {self.name} has no prefix; leave --prefix out")
@@ -120,23 +122,23 @@ class Task(BaseModel):
                 id=f"{wish.name}/{r}/{p}",
                 wish=wish.name,
                 prompt=prompt,
-                prefix=_filled(self.prefix, record) if prefixed and self.prefix else "",
+                prefix=_fill_template(self.prefix, record) if prefixed and self.prefix else "",
                 parts=[_with_fields(part, record) for part in wish.parts],
                 references=record.get("references", []),
                 topic=record.get("topic"),
             )
             for wish in self.wishes
             if size.wishes is None or wish.name in size.wishes
-            for r, record in spread(records, size.records)
-            for p, prompt in spread(prompts, size.prompts)
+            for r, record in evenly_spaced(records, size.records)
+            for p, prompt in evenly_spaced(prompts, size.prompts)
         ]
 
 
-def spread(whole: list[Any], number: int | None) -> list[Any]:
-    """So many of a list, evenly from its beginning to its end."""
-    if number is None or number >= len(whole):
-        return whole
-    return [whole[i * len(whole) // number] for i in range(number)]
+def evenly_spaced(items: list[Any], count: int | None) -> list[Any]:
+    """`count` items of a list, evenly spaced from its beginning on; all of them for none."""
+    if count is None or count >= len(items):
+        return items
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 def load_task(name: str) -> Task:
@@ -151,17 +153,17 @@ def load_task(name: str) -> Task:
 def _read_task(path: Path, source: str) -> Task:
     """A checked task; `prompts` and `records` may name files beside it."""
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SlalomError(f"there is no task file {path}") from None
     except (OSError, ValueError) as error:
         raise SlalomError(f"{path} cannot be read as TOML ({error})") from None
-    if isinstance(said.get("prompts"), str):
-        said["prompts"] = [line for line in _lines(path, said["prompts"]) if line.strip()]
-    if isinstance(said.get("records"), str):
-        said["records"] = [json.loads(line) for line in _lines(path, said["records"])]
+    if isinstance(content.get("prompts"), str):
+        content["prompts"] = [line for line in _lines(path, content["prompts"]) if line.strip()]
+    if isinstance(content.get("records"), str):
+        content["records"] = [json.loads(line) for line in _lines(path, content["records"])]
     try:
-        return Task.model_validate(said | {"source": source})
+        return Task.model_validate(content | {"source": source})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -185,18 +187,14 @@ def _with_fields(part: Part, record: dict[str, Any]) -> Part:
     }
 
 
-def _filled(template: str, record: dict[str, Any]) -> str:
-    spelt = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in record.items()}
-    return Template(template).substitute(spelt)
+def _fill_template(template: str, record: dict[str, Any]) -> str:
+    values = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in record.items()}
+    return Template(template).substitute(values)
 
 
 def constraint_of(parts: list[Part]) -> Constraint:
-    """The sum of what is asked for."""
-    made = [_weighted(part) for part in parts]
-    whole = made[0]
-    for one in made[1:]:
-        whole = whole + one
-    return whole
+    """The weighted sum of a wish's parts."""
+    return functools.reduce(operator.add, map(_weighted, parts))
 
 
 def _weighted(part: Part) -> Constraint:
@@ -207,7 +205,7 @@ def _weighted(part: Part) -> Constraint:
     if kind not in CONSTRAINTS:
         raise SlalomError(f"unknown kind of constraint {kind!r}; choose from {', '.join(CONSTRAINTS)}")
     try:
-        made = CONSTRAINTS[kind](**arguments)
+        constraint = CONSTRAINTS[kind](**arguments)
     except TypeError as error:
         raise SlalomError(f"the constraint {kind} cannot be made from {arguments} ({error})") from None
-    return made if part.get("weight", 1) == 1 else part["weight"] * made
+    return constraint if part.get("weight", 1) == 1 else part["weight"] * constraint

@@ -19,7 +19,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from slalom.errors import SlalomError
-from slalom.frontends.evaluate import evaluate, read, report, sheet
+from slalom.frontends.eval_commands import evaluate_samplers, read_rating_sheet, report_runs, write_rating_sheet
 
 if TYPE_CHECKING:
     from slalom.api import Steered, Text
@@ -466,10 +466,10 @@ def _command_line(paths: set[Path]) -> str:
 
 # slalom eval, eval sheet, eval read, report
 
-app.command("eval")(report_errors(evaluate))
-app.command("eval sheet")(report_errors(sheet))
-app.command("eval read")(report_errors(read))
-app.command("report")(report_errors(report))
+app.command("eval")(report_errors(evaluate_samplers))
+app.command("eval sheet")(report_errors(write_rating_sheet))
+app.command("eval read")(report_errors(read_rating_sheet))
+app.command("report")(report_errors(report_runs))
 
 
 # slalom bench, calibrate, ls, doctor
@@ -495,12 +495,13 @@ def bench(
         slalom bench --batches 1,8,20 --out docs/results/bench
     """
     from slalom.backbone.engines import installed, known_engine
-    from slalom.evaluation.bench import Settings, draw, measure
+    from slalom.evaluation.bench import BenchSettings, measure
+    from slalom.evaluation.bench_plot import draw_bench
 
     named = [known_engine(name.strip()) for name in engines.split(",")] if engines else installed()
     chosen = tuple(dict.fromkeys(["torch", *(name for name in named if name != "auto")]))
     sizes = _numbers("batches", batches)
-    settings = Settings(model, chosen, sizes, 1 if quick else repeats, scaling=not quick)
+    settings = BenchSettings(model, chosen, sizes, 1 if quick else repeats, scaling=not quick)
     console = Console(stderr=True, highlight=False)
     with console.status("loading") as status:
 
@@ -514,7 +515,7 @@ def bench(
         out.mkdir(parents=True, exist_ok=True)
         (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         try:
-            draw(found, out / "bench.png")
+            draw_bench(found, out / "bench.png")
         except ImportError:
             console.print("no picture: pip install 'slalom[eval]' brings matplotlib")
     if as_json:

@@ -27,7 +27,7 @@ from slalom.backbone import weights
 from slalom.backbone.model import best_dtype
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
 from slalom.errors import SlalomError
-from slalom.training.data import Batch, Row, augment, balanced, batches, naturalise, read_rows, written_beside
+from slalom.training.data import Batch, Example, augment, balanced, batches, naturalise, read_rows, written_beside
 
 TARGETS = ["query", "key", "value", "dense", "q", "k", "v", "o"]  # BERT's and MPNet's names
 
@@ -104,9 +104,9 @@ def train_classifier(
                 break
         if step < total:
             save(model, out)
-            say(json.dumps(evaluate(model, data, recipe, most=300).accuracy))
+            say(json.dumps(measure_held_out(model, data, recipe, most=300).accuracy))
     calibration = calibrate(model, data, recipe)
-    measured = evaluate(model, data, recipe)
+    measured = measure_held_out(model, data, recipe)
     card: dict[str, Any] = {
         "what": f"{'/'.join(recipe.labels)} classifier on {recipe.body}"
         + (f", reading the embedding table of {recipe.lm}" if recipe.lm else ", with its own tokenizer"),
@@ -131,7 +131,7 @@ def train_classifier(
     return card
 
 
-def training_rows(data: list[Path], recipe: ClassifierRecipe, rng: random.Random) -> list[Row]:
+def training_rows(data: list[Path], recipe: ClassifierRecipe, rng: random.Random) -> list[Example]:
     """What is trained on: one split of the files, balanced and thinned as the recipe says."""
     rows = read_rows(data, (recipe.split,), recipe.max_words)
     if not rows:
@@ -199,7 +199,7 @@ def lora(recipe: ClassifierRecipe, depth: int) -> LoraConfig:
 
 
 def batches_of(
-    rows: list[Row], tokenizer: PreTrainedTokenizerBase, recipe: ClassifierRecipe, rng: random.Random
+    rows: list[Example], tokenizer: PreTrainedTokenizerBase, recipe: ClassifierRecipe, rng: random.Random
 ) -> Iterator[Batch]:
     """Rows to batches of the classifier's tokens."""
     encoded = tokenizer([row.text for row in rows], truncation=True, max_length=recipe.max_tokens)["input_ids"]
@@ -257,7 +257,7 @@ class Measured(NamedTuple):
 
 
 @torch.inference_mode()
-def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int | None = None) -> Measured:
+def measure_held_out(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int | None = None) -> Measured:
     """What is measured on held-out rows of every source of every file, as they are and as people write them."""
     model.adapter.eval()
     measured = Measured({}, {}, {})
@@ -277,7 +277,7 @@ def evaluate(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int
     return measured
 
 
-def predictions(model: Model, rows: list[Row], recipe: ClassifierRecipe) -> tuple[torch.Tensor, torch.Tensor]:
+def predictions(model: Model, rows: list[Example], recipe: ClassifierRecipe) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [rows, classes] and true labels [rows], in some order."""
     pairs = [
         (model.forward(batch).float(), batch.labels)

@@ -19,7 +19,7 @@ import torch
 from slalom.errors import SlalomError
 
 
-class Row(NamedTuple):
+class Example(NamedTuple):
     """One labelled text."""
 
     text: str
@@ -35,17 +35,17 @@ class Batch(NamedTuple):
     labels: torch.Tensor  # [B]
 
 
-def read_rows(paths: Iterable[Path], splits: tuple[str, ...], max_words: int, other: bool = False) -> list[Row]:
+def read_rows(paths: Iterable[Path], splits: tuple[str, ...], max_words: int, other: bool = False) -> list[Example]:
     """The rows of some splits (or of all others) of JSON-lines files with text, label and split; long ones left out."""
     return [
-        Row(row["text"], int(row["label"]), f"{path.name}:{row.get('source', '')}")
+        Example(row["text"], int(row["label"]), f"{path.name}:{row.get('source', '')}")
         for path in paths
         for row in _read_json_lines(path, ("text", "label", "split"))
         if (row["split"] in splits) != other and len(row["text"].split()) <= max_words
     ]
 
 
-def balanced(rows: list[Row], rng: random.Random) -> list[Row]:
+def balanced(rows: list[Example], rng: random.Random) -> list[Example]:
     """As many rows of every label within each source, so that a source's manner does not give the label away.
 
     Sources of one label only are taken together, file by file.
@@ -53,7 +53,7 @@ def balanced(rows: list[Row], rng: random.Random) -> list[Row]:
     labels: dict[str, set[int]] = defaultdict(set)
     for row in rows:
         labels[row.source].add(row.label)
-    groups: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[int, list[Example]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         name = row.source if len(labels[row.source]) > 1 else row.source.split(":")[0]
         groups[name][row.label].append(row)
@@ -93,7 +93,7 @@ def naturalise(text: str, rng: random.Random) -> str:
     return text[:1].upper() + text[1:]
 
 
-def augment(rows: list[Row], rng: random.Random) -> list[Row]:
+def augment(rows: list[Example], rng: random.Random) -> list[Example]:
     """Every row once: half as it is, half as people write it."""
     return [row._replace(text=naturalise(row.text, rng)) if rng.random() < 0.5 else row for row in rows]
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from slalom.backbone.model import DEFAULT, load_parts
 from slalom.backbone.steering import Steers, hidden_size, steering
 from slalom.errors import SlalomError
-from slalom.training.data import Batch, Row, augment, balanced, batches, read_rows, written_beside
+from slalom.training.data import Batch, Example, augment, balanced, batches, read_rows, written_beside
 
 INITIAL_STD = 0.01  # of the matrices' entries, as in the original
 HELD_OUT = 128  # texts of every label that are measured
@@ -101,7 +101,7 @@ def check(recipe: SteerRecipe) -> None:
             raise SlalomError(f"{name.replace('_', '-')} is {getattr(recipe, name):g}; it must be above 0")
 
 
-def read_labelled(data: list[Path], split: str, recipe: SteerRecipe) -> list[Row]:
+def read_labelled(data: list[Path], split: str, recipe: SteerRecipe) -> list[Example]:
     """The rows of a split, every label a known one."""
     rows = read_rows(data, (split,), recipe.max_words)
     for row in rows:
@@ -157,7 +157,7 @@ def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_tokens: int
 
 
 def endless(
-    rows: list[Row], tokenizer: PreTrainedTokenizerBase, recipe: SteerRecipe, rng: random.Random
+    rows: list[Example], tokenizer: PreTrainedTokenizerBase, recipe: SteerRecipe, rng: random.Random
 ) -> Iterator[Batch]:
     """Batches for as long as they are asked for, in a new order each time round; texts of one token are left out."""
     while True:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
 
 from slalom.errors import SlalomError
 
 if TYPE_CHECKING:
-    from slalom.evaluation.harness import Now, Watch
+    from slalom.evaluation.progress import OnProgress, Progress
 
 
-def evaluate(
+def evaluate_samplers(
     tasks: Annotated[
         list[str],
         typer.Argument(
@@ -63,10 +64,11 @@ def evaluate(
     """
     from slalom.backbone.engines import known_engine
     from slalom.backbone.model import DEFAULT
-    from slalom.evaluation import evaluate as evaluation
-    from slalom.evaluation.harness import Settings
+    from slalom.evaluation.cells import parse_samplers, task_cells
     from slalom.evaluation.judges import judge_set
-    from slalom.evaluation.studies import STUDIES
+    from slalom.evaluation.run_evaluation import run_evaluation
+    from slalom.evaluation.run_folder import RunSettings
+    from slalom.evaluation.studies import STUDIES, study_cells
     from slalom.evaluation.tasks import load_task
 
     chosen, name = known_engine(engine), model or DEFAULT
@@ -74,29 +76,27 @@ def evaluate(
     if study is not None:
         if len(tasks) > 1:
             raise SlalomError(f"{study} is a study and stands alone; leave {', '.join(set(tasks) - {study})} out")
-        named = evaluation.known_samplers(samplers, STUDIES[study].samplers)
-        cells, loaded = evaluation.study_cells(study, named, name)
+        cells, loaded = study_cells(study, parse_samplers(samplers, STUDIES[study].samplers), name)
     else:
         loaded = [load_task(task) for task in dict.fromkeys(tasks)]
-        named = evaluation.known_samplers(samplers or "dab")
-        cells = evaluation.task_cells(loaded, named, _factors(strengths), (prefix,))
-    settings = Settings(tuple(cells), preset, name, chosen, seed, judges, both, study)
-    makers = judge_set(judges)
+        cells = task_cells(loaded, parse_samplers(samplers or "dab"), _factors(strengths), (prefix,))
+    settings = RunSettings(tuple(cells), preset, name, chosen, seed, judges, both, study)
+    loaders = judge_set(judges)
 
-    def lm():  # type: ignore[no-untyped-def]
+    def load_lm():  # type: ignore[no-untyped-def]
         from slalom.api import load
 
         return load(name, engine=chosen)
 
-    with _progress() as watch:
-        found = evaluation.evaluate(out, settings, loaded, lm, makers, watch)
+    with _progress_bar() as on_progress:
+        found = run_evaluation(out, settings, loaded, load_lm, loaders, on_progress)
     if as_json:
         print(json.dumps(found))
     else:
         print(f"{out / 'report.md'}\n{out / 'report.html'}")
 
 
-def report(
+def report_runs(
     folders: Annotated[list[Path], typer.Argument(help="Folders made by slalom eval.")],
     out: Annotated[
         Path | None, typer.Option(help="A folder for report.md and report.html; on the screen if left out.")
@@ -109,24 +109,24 @@ def report(
 
         slalom report results/today results/yesterday --out results/compared
     """
-    from slalom.evaluation import report as reporting
+    from slalom.evaluation import report
     from slalom.evaluation.document import markdown
-    from slalom.evaluation.evaluate import compare
-    from slalom.evaluation.summary import as_json as figures
+    from slalom.evaluation.run_evaluation import read_several
+    from slalom.evaluation.summary import results_json
 
-    results = compare(folders)
-    blocks = reporting.blocks_of(results)
+    results = read_several(folders)
+    blocks = report.blocks_of(results)
     if out is not None:
-        reporting.write(out, reporting.title_of(results), blocks)
+        report.write(out, report.title_of(results), blocks)
     if as_json:
-        print(json.dumps({"runs": [figures(one) for one in results]}))
+        print(json.dumps({"runs": [results_json(one) for one in results]}))
     elif out is None:
         print(markdown(blocks), end="")
     else:
         print(f"{out / 'report.md'}\n{out / 'report.html'}")
 
 
-def sheet(
+def write_rating_sheet(
     folders: Annotated[list[Path], typer.Argument(help="Folders made by slalom eval.")],
     out: Annotated[Path, typer.Option(help="The sheet to write, sheet.csv say; the other files stand beside it.")],
     per_cell: Annotated[
@@ -148,10 +148,10 @@ def sheet(
 
         slalom eval read sheet.csv
     """
-    from slalom.evaluation.evaluate import compare
+    from slalom.evaluation.run_evaluation import read_several
     from slalom.evaluation.sheet import make_sheet, write_sheet
 
-    made = make_sheet(compare(folders), per_cell, seed)
+    made = make_sheet(read_several(folders), per_cell, seed)
     files = [str(path) for path in write_sheet(out, made)]
     if as_json:
         print(json.dumps({"texts": len(made.texts), "samplers": made.samplers, "files": files}))
@@ -159,7 +159,7 @@ def sheet(
         print("\n".join(files))
 
 
-def read(
+def read_rating_sheet(
     filled: Annotated[Path, typer.Argument(help="A sheet made by slalom eval sheet, filled in.", metavar="SHEET")],
     key: Annotated[Path | None, typer.Option(help="Its key, if that is not beside it: sheet.key.json.")] = None,
     against: Annotated[
@@ -181,15 +181,14 @@ def read(
         slalom eval read from-anna.csv --key sheet.key.json --against bolt --out results/anna
     """
     from slalom.evaluation.document import markdown
-    from slalom.evaluation.ratings import as_json as figures
-    from slalom.evaluation.ratings import ratings_blocks, summarize, write_ratings
-    from slalom.evaluation.sheet import key_of, read_ratings
+    from slalom.evaluation.ratings import ratings_blocks, ratings_json, summarize, write_ratings
+    from slalom.evaluation.sheet import key_path, read_ratings
 
-    summary = summarize(read_ratings(filled, key or key_of(filled)), against)
+    summary = summarize(read_ratings(filled, key or key_path(filled)), against)
     blocks = ratings_blocks(summary)
     files = [] if out is None else write_ratings(out, blocks)
     if as_json:
-        print(json.dumps(figures(summary)))
+        print(json.dumps(ratings_json(summary)))
     elif out is None:
         print(markdown(blocks), end="")
     else:
@@ -207,23 +206,23 @@ def _factors(given: str) -> list[float]:
 
 
 @contextmanager
-def _progress() -> Iterator[Watch]:
-    """A progress bar with the estimated time left; if standard error is not a terminal, one line per stage."""
+def _progress_bar() -> Iterator[OnProgress]:
+    """A bar with the time left on a terminal; elsewhere a line for every stage that begins."""
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("")
-        started, last = time.monotonic(), ""
+    with ProgressBar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("")
+        started, last_stage = time.monotonic(), ""
 
-        def watch(now: Now) -> None:
-            nonlocal last
-            left = "" if now.left is None else f", about {_duration(now.left)} left"
-            progress.update(bar, description=now.what + left, completed=now.done, total=now.total)
-            if not console.is_terminal and now.what != last:
-                console.print(f"{time.monotonic() - started:6.0f} s  {now.what}, {now.done} of {now.total}{left}")
-            last = now.what
+        def on_progress(now: Progress) -> None:
+            nonlocal last_stage
+            left = "" if now.seconds_left is None else f", about {_duration(now.seconds_left)} left"
+            bar.update(task, description=now.stage + left, completed=now.done, total=now.total)
+            if not console.is_terminal and now.stage != last_stage:
+                console.print(f"{time.monotonic() - started:6.0f} s  {now.stage}, {now.done} of {now.total}{left}")
+            last_stage = now.stage
 
-        yield watch
+        yield on_progress
 
 
 def _duration(seconds: float) -> str:

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SAMPLERS, "drawn", tiny.Drawn)
-    monkeypatch.setitem(judges.JUDGE_SETS, "ours", tiny.makers(missing=("bertscore",)))
+    monkeypatch.setitem(judges.JUDGE_SETS, "ours", tiny.judges(missing=("bertscore",)))
 
 
 def run(*words: str) -> Any:

@@ -1,4 +1,4 @@
-"""The harness: every text once, whatever happens; what could not be measured is missing."""
+"""A whole evaluation: every text once, whatever happens; what could not be measured is missing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from slalom.errors import SlalomError
-from slalom.evaluation import harness, store
-from slalom.evaluation.harness import Cell, Clock, Settings, read_run
+from slalom.evaluation import store
+from slalom.evaluation.cells import Cell
+from slalom.evaluation.run_evaluation import run_evaluation
+from slalom.evaluation.run_folder import LOCK, RunSettings
 from slalom.evaluation.tasks import Task
 from tests.evaluation import tiny
 
@@ -25,7 +27,7 @@ def contents(folder: Path) -> dict[str, str]:
     """Every file of a folder but for what was timed."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != harness.LOCK:
+        if path.is_file() and path.name != LOCK:
             found[str(path.relative_to(folder))] = path.read_text(encoding="utf-8")
     records = [json.loads(line) for line in found["generations.jsonl"].splitlines()]
     found["generations.jsonl"] = json.dumps([record | {"seconds": None} for record in records])
@@ -115,7 +117,7 @@ def test_a_finished_run_writes_nothing_anew(soup: Task, tmp_path: Path) -> None:
         raise AssertionError("there was nothing left to do")
 
     before = (tmp_path / "out" / "generations.jsonl").stat()
-    tiny.run(tmp_path / "out", soup, lm=never, judging=dict.fromkeys(tiny.makers(), never))
+    tiny.run(tmp_path / "out", soup, lm=never, judged_by=dict.fromkeys(tiny.judges(), never))
     assert (tmp_path / "out" / "generations.jsonl").stat() == before
 
 
@@ -127,7 +129,7 @@ def test_samplers_can_be_added_to_a_run(soup: Task, tmp_path: Path) -> None:
 
 
 def test_a_judge_that_cannot_be_had_leaves_its_metric_missing_and_never_0(soup: Task, tmp_path: Path) -> None:
-    found = tiny.run(tmp_path / "out", soup, judging=tiny.makers(missing=("perplexity",)))
+    found = tiny.run(tmp_path / "out", soup, judged_by=tiny.judges(missing=("perplexity",)))
     assert found["missing_judges"] == {"perplexity": "no perplexity today"}
     for row in found["tasks"]["soup"]:
         assert row["metrics"]["perplexity"] is None
@@ -180,38 +182,6 @@ def test_with_the_prefix_the_model_reads_it_and_the_judges_do_not(soup: Task, tm
     assert score["text"]["perplexity"] < len("Mind kitchen. the food")
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"seed": 3}, "was begun with seed 0, not 3"),
-        ({"model": "other"}, "was begun with model 'tiny', not 'other'"),
-        ({"judges": "paper"}, "was begun with judges 'ours', not 'paper'"),
-        ({"study": "ablation"}, "holds another study"),
-    ],
-)
-def test_a_folder_begun_otherwise_is_refused(
-    whole: tuple[Path, dict[str, str]], change: dict[str, Any], complaint: str
-) -> None:
-    with pytest.raises(SlalomError, match=complaint):
-        tiny.run(whole[0] / "out", tiny.load_task(str(whole[0] / "soup.toml")), **change)
-
-
-def test_a_folder_of_something_else_is_left_alone(soup: Task, tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.txt").write_text("mine")
-    with pytest.raises(SlalomError, match="holds no evaluation; give a new folder"):
-        tiny.run(tmp_path / "thesis", soup)
-    with pytest.raises(SlalomError, match="cannot be written"):
-        tiny.run(tmp_path / "thesis" / "chapter.txt", soup)
-    with pytest.raises(SlalomError, match="holds no evaluation"):
-        read_run(tmp_path / "thesis")
-
-
-def test_two_processes_do_not_write_into_one_folder(soup: Task, tmp_path: Path) -> None:
-    with harness.alone(tmp_path / "out"), pytest.raises(SlalomError, match="another process is evaluating"):
-        tiny.run(tmp_path / "out", soup)
-
-
 def test_a_task_changed_between_two_runs_is_noticed(soup: Task, tmp_path: Path) -> None:
     tiny.run(tmp_path / "out", soup)
     shorter = soup.model_copy(update={"prompts": ["we"]})
@@ -219,35 +189,23 @@ def test_a_task_changed_between_two_runs_is_noticed(soup: Task, tmp_path: Path) 
         tiny.run(tmp_path / "out", shorter)
 
 
-def test_settings_are_read_as_they_were_written(soup: Task, tmp_path: Path) -> None:
-    settings = Settings((Cell("soup", "drawn", "hot", 0.5, True, (("heat", 0.5),)),), "quick", "tiny", "torch", 7)
-    with harness.alone(tmp_path / "out"):
-        harness.start(tmp_path / "out", settings, {"soup": soup})
-    assert read_run(tmp_path / "out").settings == settings
-
-
-def test_the_time_left_counts_each_sampler_at_its_own_pace(soup: Task) -> None:
-    run = harness.Run(Path(), Settings(tiny.cells(presets=("default",)), "quick"), {"soup": soup})
-    one, two, *_ = harness.plan(run, 6)
-    slow = two._replace(cell=two.cell._replace(sampler="slow"))
-    clock = Clock()
-    assert clock.left([one], {}) is None
-    clock.learn(one, 1.0)
-    clock.learn(slow, 10.0)
-    assert clock.left([one, slow], {}) == pytest.approx(11.0)
-    assert clock.left([one, slow], {slow.cell.id: "cannot"}) == pytest.approx(1.0)
-
-
-def test_the_watcher_hears_of_every_stage(soup: Task, tmp_path: Path) -> None:
-    heard: list[str] = []
-    said = Settings(tiny.cells(presets=("default",)), "quick", "tiny", "torch")
-    tiny.evaluation.evaluate(
+def test_every_stage_is_reported(soup: Task, tmp_path: Path) -> None:
+    stages: list[str] = []
+    settings = RunSettings(tiny.cells(presets=("default",)), "quick", "tiny", "torch")
+    run_evaluation(
         tmp_path / "out",
-        said,
+        settings,
         [soup],
         lambda: tiny.tiny_lm("llama-tied"),
-        tiny.makers(),
-        lambda now: heard.append(now.what),
+        tiny.judges(),
+        lambda progress: stages.append(progress.stage),
     )
-    assert heard[0] == "soup: drawn"
-    assert "judging: perplexity" in heard
+    assert stages[0] == "soup: drawn"
+    assert "judging: perplexity" in stages
+
+
+def test_without_scipy_nothing_is_begun(soup: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(SlalomError, match="bootstrap intervals need scipy"):
+        tiny.run(tmp_path / "out", soup)
+    assert not (tmp_path / "out").exists()
