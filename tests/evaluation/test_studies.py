@@ -121,7 +121,7 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     for label in ("bias weight w", "proposal temperature τ", "top-k"):
         assert f"| {label} | Success ↑ | PPL ↓ |" in text
     weights = [line.split(" | ")[0] for line in text.partition("bias weight w")[2].splitlines()[2:4]]
-    assert weights == ["| 2", f"| {DAB().weight:g}"]
+    assert weights == [f"| {DAB().weight:g}", "| 2"]
     assert (small / "out" / "figures" / "ablation-perplexity.svg").exists()
     assert read_run(small / "out").settings.cells == cells
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import torch
+
 from slalom.api import SteerableModel
 from slalom.backbone.rollout import rollout
 from slalom.constraints.constraint import Constraint
@@ -104,6 +106,9 @@ class Drawn:
     name: ClassVar[str] = "drawn"
     paper: ClassVar[str] = "nobody"
     cost: ClassVar[str] = "a rollout"
+    mixes: ClassVar[bool] = False
+    blockwise: ClassVar[bool] = False
+    drafts: ClassVar[int] = 1
     heat: float = knob(1.0, "temperature")
 
     @classmethod
@@ -116,7 +121,8 @@ class Drawn:
         return Drawn(strength * self.heat)
 
     def init(self, problem: Problem, rng: Rng) -> DrawnState:
-        drawing = Drawing(self.heat, 1.0, rng)
+        each = torch.ones(len(problem.rows))
+        drawing = Drawing(self.heat * each, each, rng)
         out = rollout(problem.lm, problem.prompts, problem.rows, problem.limits, top_k=1, draw=drawing.draw)
         return DrawnState(out.draft)
 

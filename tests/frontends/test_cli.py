@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import slalom
 from slalom.constraints import Keywords
-from slalom.decoding import DAB
+from slalom.decoding import Climb
 from slalom.errors import SlalomError
 from slalom.frontends.cli import app
 from tests.conftest import tiny_classifier, tiny_lm
@@ -130,9 +130,12 @@ def test_device_and_dtype_reach_the_model(folder: Path, monkeypatch: pytest.Monk
             "unknown preset 'best'",
         ),
         (["generate", "we", "--keywords", "soup", "--knob", "tau"], "must look like name=value"),
-        (["generate", "we", "--keywords", "soup", "--knob", "colour=1"], "unknown knob 'colour'; choose from weight"),
+        (["generate", "we", "--keywords", "soup", "--knob", "colour=1"], "unknown knob 'colour'; choose from width"),
         (["generate", "we", "--keywords", "soup", "--knob", "tau=-1"], "knob tau is '-1'; it must be at least"),
-        (["generate", "we", "--keywords", "soup", "--knob", "norm=big"], "knob norm is 'big'; choose from centred"),
+        (
+            ["generate", "we", "--keywords", "soup", "--sampler", "dab", "--knob", "norm=big"],
+            "knob norm is 'big'; choose from centred",
+        ),
         (["generate", "we", "--keywords", "soup", "--dtype", "int3"], "unknown dtype 'int3'; choose from float32, bf"),
         (["generate", "we", "--keywords", "soup", "--device", "gpu"], "unknown device 'gpu'; give cpu, cuda"),
         (["generate", "we", "--keywords", "a\nb"], "cannot be written"),
@@ -192,7 +195,7 @@ def test_ls_lists_models_constraints_samplers_and_presets() -> None:
     lists = json.loads(out.stdout)
     assert [row["name"] for row in lists["models"]][:2] == ["smollm2-135m-instruct", "minilm-l6"]
     assert {"sentiment", "keywords", "classifier"} <= {row["name"] for row in lists["constraints"]}
-    assert lists["samplers"][0]["name"] == "dab"
+    assert lists["samplers"][0]["name"] == "climb"
     assert "paper" in {row["name"] for row in lists["presets"]}
     assert run("ls").exit_code == 0
 
@@ -216,7 +219,7 @@ def test_the_version_is_printed_alone_and_is_the_packages() -> None:
 
 def test_the_help_of_preset_names_every_preset_of_the_default_sampler() -> None:
     (option,) = (one for one in get_command(app).commands["generate"].params if one.name == "preset")
-    assert all(name in option.help for name in DAB.presets(Keywords(["soup"])))
+    assert all(name in option.help for name in Climb.presets(Keywords(["soup"])))
 
 
 def test_help_has_examples() -> None:

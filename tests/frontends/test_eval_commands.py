@@ -111,7 +111,7 @@ def test_eval_takes_its_options_before_its_tasks_still_and_points_to_the_sheets(
     [
         (["eval", "poems", "--out", "{out}"], "unknown task 'poems'; choose from sentiment, detox"),
         (["eval", "none.toml", "--out", "{out}"], "there is no task file none.toml"),
-        (["eval", "sentiment", "--samplers", "dlp", "--out", "{out}"], "unknown sampler 'dlp'; choose from dab"),
+        (["eval", "sentiment", "--samplers", "dlp", "--out", "{out}"], "unknown sampler 'dlp'; choose from climb"),
         (["eval", "sentiment", "--samplers", "dab:x", "--out", "{out}"], "unknown preset 'x' of dab; choose from"),
         (
             ["eval", "sentiment", "--preset", "huge", "--out", "{out}"],

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slalom.api import SteerableModel
+from slalom.api import Options, SteerableModel
 from slalom.errors import SlalomError
 from slalom.frontends.cli import SETTINGS
-from slalom.frontends.specs import make_spec
+from slalom.frontends.specs import GenerateSpec, make_spec
 
 GOOD = {"prompts": ["The chicken"], "keywords": ["soup"]}
 
@@ -48,9 +48,15 @@ def test_what_is_given_goes_before_what_a_file_says(tmp_path: Path) -> None:
 
 
 def test_a_setting_nobody_gave_is_what_python_takes_by_default() -> None:
-    spec, python = make_spec(GOOD), inspect.signature(SteerableModel.steer).parameters
+    spec, python = make_spec(GOOD), inspect.signature(SteerableModel.requests).parameters
     said = {name: getattr(spec, name) or None for name in SETTINGS}
     assert said == {name: python[name].default or None for name in SETTINGS}
+
+
+def test_python_the_command_and_toml_have_the_same_options() -> None:
+    python = set(inspect.signature(SteerableModel.requests).parameters) - {"self", "prompts", "constraint"}
+    assert python == set(Options.__annotations__) == SETTINGS | {"knobs"}
+    assert python <= set(GenerateSpec.model_fields)
 
 
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:

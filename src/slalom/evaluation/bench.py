@@ -24,19 +24,20 @@ from slalom.backbone.engines import EngineName, has_openvino
 from slalom.backbone.model import LanguageModel, load_parts
 from slalom.backbone.rollout import Limits
 from slalom.constraints import Constraint, Sentiment, TableClassifier, classifier
-from slalom.decoding import dab
-from slalom.decoding.dab import DAB, PAPER
+from slalom.decoding import climb
+from slalom.decoding.climb import Climb
+from slalom.decoding.dab import PAPER
 from slalom.decoding.randomness import Rng
-from slalom.decoding.run import decode
-from slalom.decoding.sampler import Judge, Problem, Stop
+from slalom.decoding.sampler import Preset, Problem, Request, Sampler, Stop
+from slalom.decoding.scheduler import decode
 from slalom.evaluation.textbook import Textbook
 
 PROMPT = "The food here is"  # four tokens of the default LM
 LENGTH = 20
 TABLE_CLASSIFIER = "sentiment-smollm2"  # in the paper's construction, which the textbook needs
-DEFAULT_SAMPLER = DAB()
+DEFAULT_SAMPLER = Climb()
 TEXTBOOK = replace(PAPER, norm="centred")
-STEPS = 4  # DAB steps per repeat: how much of a draft a step writes anew varies from step to step
+STEPS = 4  # steps per repeat: how much of a draft a step writes anew varies from step to step
 
 Log = Callable[[str], None]
 
@@ -98,7 +99,7 @@ def machine(model: str, lm: SteerableModel) -> dict[str, Any]:
 def step_and_generate(
     settings: BenchSettings, lms: dict[EngineName, SteerableModel], bfloat16: Any, constraint: Constraint, log: Log
 ) -> dict[str, Any]:
-    """Median milliseconds of a DAB step on every engine and of stock greedy `generate`, interleaved."""
+    """Median milliseconds of a step of the default sampler and of stock greedy `generate`, in turns."""
     dtype_of_torch = str(lms["torch"].dtype).removeprefix("torch.")
     plain = {dtype_of_torch: lms["torch"].model, "bfloat16": bfloat16}
     steps: dict[str, dict[str, float]] = {engine: {} for engine in lms}
@@ -136,19 +137,20 @@ class _Stepper:
         constraint: Constraint,
         batch: int,
         length: int = LENGTH,
-        sampler: DAB = DEFAULT_SAMPLER,
+        sampler: Sampler = DEFAULT_SAMPLER,
     ) -> None:
         constraint.check(lm.vocabulary, length)
-        prompts = lm.read([lm.encode(PROMPT, length)])
-        rows = torch.zeros(batch, dtype=torch.long, device=lm.device)
-        self.problem = Problem(lm, prompts, rows, Limits(length), constraint, Judge(constraint))
+        prompt, settings = lm.encode(PROMPT, length), Preset(sampler, steps=1)
+        requests = [Request(prompt, seed, constraint, Limits(length), settings) for seed in range(batch)]
+        self.problem, self.steps = Problem.of(lm, requests), 0
         self.rng = Rng.from_seeds(list(range(batch)), lm.device)
         self.sampler = sampler
         self.state = sampler.init(self.problem, self.rng.fold(1))
 
     def run(self, steps: int = STEPS) -> None:
         for _ in range(steps):
-            self.state = self.sampler.step(self.problem, self.state, self.rng.fold(2 + self.state.steps))
+            self.state = self.sampler.step(self.problem, self.state, self.rng.fold(2 + self.steps))
+            self.steps += 1
 
 
 def _generator(lm: LanguageModel, model: Any, batch: int) -> Callable[[], None]:
@@ -183,18 +185,18 @@ def textbook_over_step(lm: SteerableModel, batch: int, repeats: int) -> dict[str
 
 
 def until_over_fixed(lm: SteerableModel, constraint: Constraint, count: int) -> dict[str, Any]:
-    """Seconds until every text is satisfied to 0.95, over those of 20 fixed steps: so many prompts, four at a time."""
+    """Seconds until every text is satisfied to 0.95, over those of 20 drafts each: so many prompts, four at a time."""
     prompts = (files(__package__) / "data" / "sentiment_prompts.txt").read_text(encoding="utf-8").splitlines()[:count]
     seconds = {"until": 0.0, "fixed": 0.0}
     steps: list[int] = []
     for start in range(0, len(prompts), 4):
         batch = [lm.encode(prompt, LENGTH) for prompt in prompts[start : start + 4]]
-        rows = torch.arange(len(batch), device=lm.device)
         for name, stop in (("until", Stop(0.95)), ("fixed", None)):
-            problem = Problem(lm, lm.read(batch), rows, Limits(LENGTH), constraint, Judge(constraint))
-            out = decode(problem, DAB(), [0] * len(batch), 20, stop)
-            seconds[name] += out.seconds
-            steps += [row.steps for row in out.rows] if stop else []
+            settings = Preset(DEFAULT_SAMPLER, steps=20, stop=stop)
+            started = time.perf_counter()
+            ends = decode(lm, [Request(prompt, 0, constraint, Limits(LENGTH), settings) for prompt in batch])
+            seconds[name] += time.perf_counter() - started
+            steps += [end.drafts for end in ends] if stop else []
     return {
         "until_over_fixed": round(seconds["until"] / seconds["fixed"], 3),
         "until_mean_drafts": round(sum(steps) / len(steps), 1),
@@ -228,11 +230,9 @@ def profile(lm: SteerableModel, constraint: Constraint, batches: tuple[int, ...]
             for owner, name, part in (
                 (lm.engine, "prefill", "prefill"),
                 (lm.model.get_output_embeddings(), "forward", "of which head"),
-                (dab, "bias_vector", "bias"),
-                (constraint, "candidate_scores", "constraint: gradient"),
-                (constraint, "score", "constraint: score"),
-                (dab, "shortlist", "proposal"),
-                (dab, "rollout", "rollout"),
+                (constraint, "score", "constraint"),
+                (climb, "shortlist", "shortlist"),
+                (climb, "rollout", "rollout"),
             ):
                 timers.enter_context(_timed_calls(owner, name, part, seconds))
             stepper = _Stepper(lm, constraint, batch)
@@ -241,7 +241,7 @@ def profile(lm: SteerableModel, constraint: Constraint, batches: tuple[int, ...]
             started = time.perf_counter()
             stepper.run(2 * STEPS)
             seconds["step"] = time.perf_counter() - started
-        seconds["rest of the rollout"] = seconds.pop("rollout") - seconds["LM passes"] - seconds["bias"]
+        seconds["rest of the rollout"] = seconds.pop("rollout") - seconds["LM passes"]
         milliseconds[str(batch)] = {part: round(1000 * took / (2 * STEPS), 1) for part, took in seconds.items()}
     return milliseconds
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {
-    "dab": "#0b62c4",
+    "climb": "#0b62c4",
+    "dab": "#7a3fc4",
     "bolt": "#d1571f",
     "bolt-normalised": "#b98a00",
     "cold": "#2e8b57",
@@ -75,7 +76,7 @@ def tradeoff_plot(series: dict[tuple[str, str], list[Point]], control: str, high
             colour = colour_of(sampler, number)
             marker = MARKERS[number % len(MARKERS)]
             x, y = [point.fluency.mean for point in points], [point.control.mean for point in points]
-            width = 2.2 if sampler == "dab" else 1.4
+            width = 2.2 if sampler == "climb" else 1.4
             axes.plot(x, y, marker=marker, ms=6, color=colour, lw=width, ls=line_style(label), label=label)
             for point in points:
                 axes.plot([point.fluency.low, point.fluency.high], [point.control.mean] * 2, color=colour, lw=0.8)

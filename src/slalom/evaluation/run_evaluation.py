@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from slalom.evaluation.judges import LoadJudge
 
 
+TOGETHER = 32  # texts written together, and lost together when a run is killed
+
+
 def run_evaluation(
     folder: Path,
     settings: RunSettings,
@@ -31,8 +34,6 @@ def run_evaluation(
     on_progress: OnProgress,
 ) -> dict[str, Any]:
     """Everything that is missing in the folder, and the report; returns the same figures as JSON."""
-    from slalom.api import BATCH
-
     scipy_bootstrap()  # its absence is reported before anything is written
     by_name = {task.name: task for task in tasks}
     if len(by_name) < len(tasks):
@@ -44,7 +45,7 @@ def run_evaluation(
         if settings.study in studies.UNIT_MEASURES:
             studies.measure_units(run, load_lm, on_progress)
         else:
-            planned = plan(run, BATCH)
+            planned = plan(run, TOGETHER)
             write_texts(run, planned, load_lm, on_progress)
             judge_texts(run, planned, judges, on_progress)
         results = read_results(folder)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slalom.errors import SlalomError
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
     from slalom.api import SteerableModel
     from slalom.constraints.constraint import Constraint
-    from slalom.decoding.run import Report
-    from slalom.decoding.sampler import Preset
+    from slalom.decoding.sampler import Preset, Request
+    from slalom.decoding.scheduler import RowReport
 
 TASK = "sentiment"  # what the paper's studies are done on
 LENGTH = 20
@@ -156,20 +157,20 @@ def explore(lm: SteerableModel, constraint: Constraint, prompt: str, settings: P
 
     A hop is a position whose token differs from the draft before; perplexity is under the steered LM.
     """
-    from slalom.api import Row, steer_rows
-    from slalom.backbone.rollout import Limits
+    import torch
+
+    from slalom.decoding.scheduler import decode
 
     tokens: list[torch.Tensor] = []  # of every step, [rows, n]
     perplexity: list[float] = []
     score: list[float] = []
 
-    def collect(report: Report) -> None:
-        tokens.append(report.seen.draft.tokens.cpu())
-        perplexity.append(report.seen.draft.perplexity.mean().item())
-        score.append(report.seen.judgement.score.mean().item())
+    def collect(rows: list[RowReport]) -> None:
+        tokens.append(torch.cat([row.seen.draft.tokens for row in rows]).cpu())
+        perplexity.append(fmean(row.seen.perplexity for row in rows))
+        score.append(fmean(row.seen.verdict.score for row in rows))
 
-    rows = [Row(lm.encode(prompt, LENGTH), seed) for seed in range(size.rows)]
-    steer_rows(lm, rows, constraint, Limits(LENGTH), settings, (collect,))
+    decode(lm, _requests(lm, constraint, prompt, settings, size), (collect,))
     hops = [(new != old).sum(-1).float().mean().item() for old, new in pairwise(tokens)]
     different = [len({int(step[row, i]) for step in tokens}) for row in range(size.rows) for i in range(LENGTH)]
     return {
@@ -182,12 +183,14 @@ def explore(lm: SteerableModel, constraint: Constraint, prompt: str, settings: P
 
 def cost(lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize) -> Record:
     """The time of all steps, the paper's n · s / t, and the backward operations of one step."""
-    from slalom.backbone.rollout import Limits
+    from slalom.decoding.scheduler import decode
 
-    rows = [Row(lm.encode(prompt, LENGTH), seed) for seed in range(size.rows)]
-    backward = profile_step(lm, constraint, rows, settings)  # first, as a warm-up for what is timed
-    finished, seconds = steer_rows(lm, rows, constraint, Limits(LENGTH), settings)
-    steps = max(one.steps for one in finished)
+    requests = _requests(lm, constraint, prompt, settings, size)
+    backward = profile_step(lm, requests)  # first, as a warm-up for what is timed
+    started = time.perf_counter()
+    finished = decode(lm, requests)
+    seconds = time.perf_counter() - started
+    steps = max(one.drafts for one in finished)
     return {
         "seconds": round(seconds, 4),
         "steps": steps,
@@ -197,26 +200,34 @@ def cost(lm: SteerableModel, constraint: Constraint, prompt: str, settings: Pres
     }
 
 
-def profile_step(lm: SteerableModel, constraint: Constraint, rows: list[Any], settings: Preset) -> dict[str, Any]:
+def _requests(
+    lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize
+) -> list[Request]:
+    """One prompt with as many seeds as the study has rows."""
+    from slalom.backbone.rollout import Limits
+    from slalom.decoding.sampler import Request
+
+    limits = Limits(LENGTH, forbidden=constraint.forbids(lm.vocabulary))
+    encoded = lm.encode(prompt, LENGTH)
+    return [Request(encoded, seed, constraint, limits, settings) for seed in range(size.rows)]
+
+
+def profile_step(lm: SteerableModel, requests: list[Request]) -> dict[str, Any]:
     """Calls and seconds of each operation's backward pass in a sampler's first step, by torch's profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from slalom.backbone.rollout import Limits
-    from slalom.decoding.drawing import Drawing
     from slalom.decoding.randomness import Rng
-    from slalom.decoding.sampler import Judge, Problem
+    from slalom.decoding.sampler import Problem
 
-    rng = Rng.from_seeds([row.seed for row in rows], lm.device)
-    constraint.check(lm.vocabulary, LENGTH)
-    drawing = Drawing(settings.temperature, settings.top_p, rng.fold(0)) if settings.temperature else None
-    prompt_of_row = torch.zeros(len(rows), dtype=torch.long, device=lm.device)
-    limits = Limits(LENGTH, forbidden=constraint.forbids(lm.vocabulary))
-    problem = Problem(lm, lm.read([rows[0].prompt]), prompt_of_row, limits, constraint, Judge(constraint), drawing)
-    state = settings.sampler.init(problem, rng.fold(1))
+    sampler = requests[0].settings.sampler
+    requests[0].constraint.check(lm.vocabulary, LENGTH)
+    rng = Rng.from_seeds([request.seed for request in requests], lm.device)
+    problem = Problem.of(lm, requests)
+    state = sampler.init(problem, rng.fold(1))
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])
     with profile(activities=activities) as profiler:
-        settings.sampler.step(problem, state, rng.fold(2))
+        sampler.step(problem, state, rng.fold(2))
     backward: dict[str, Any] = {}
     for event in profiler.key_averages():
         if re.fullmatch(r"\w+Backward\d*", event.key):

@@ -16,6 +16,7 @@ from slalom.backbone.rollout import REPETITION_PENALTY
 from slalom.constraints.table_classifier import TableClassifier
 from slalom.decoding.bias import NORMS, SCHEDULES
 from slalom.decoding.dab import DAB
+from slalom.decoding.proposal import counters as counters_of
 from slalom.decoding.randomness import Rng
 from slalom.types import Prompt, Relaxed
 
@@ -55,7 +56,7 @@ class Textbook(NamedTuple):
         top = last.logits.masked_fill(self.lm.vocabulary.never_candidates, -torch.inf).topk(self.sampler.top_k)
         allowed = torch.zeros_like(log_weights, dtype=torch.bool).scatter(-1, top.indices, True)
         allowed |= hot.detach().bool()
-        counters = torch.arange(size) * self.length + torch.arange(self.length)[:, None]
+        counters = counters_of(torch.arange(size), torch.arange(self.length)[:, None])
         noise = rng.gumbel(counters.expand(batch, -1, -1).to(log_weights.device))
         return (log_weights + noise).masked_fill(~allowed, -torch.inf).argmax(-1)
 

@@ -17,8 +17,8 @@ from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import constraint_of
 
 if TYPE_CHECKING:
-    from slalom.constraints.constraint import Constraint
     from slalom.api import SteerableModel
+    from slalom.constraints.constraint import Constraint
 
 
 def write_texts(run: Run, planned: list[Chunk], load_lm: Callable[[], SteerableModel], on_progress: OnProgress) -> None:

@@ -149,7 +149,7 @@ def generate(
     engine: Annotated[str | None, typer.Option(help="auto, torch or openvino: what runs the model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps (default: the best here).")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16 (default: the best here).")] = None,
-    sampler: Annotated[str | None, typer.Option(help="The method that steers (default dab); see slalom ls.")] = None,
+    sampler: Annotated[str | None, typer.Option(help="The method that steers (default climb); see slalom ls.")] = None,
     preset: Annotated[str | None, typer.Option(help="default, thorough or paper; see slalom ls presets.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Draw tokens, at this temperature (default 0).")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens, this much of them.")] = None,

@@ -79,7 +79,7 @@ def evaluate_samplers(
         cells, loaded = study_cells(study, parse_samplers(samplers, STUDIES[study].samplers), name)
     else:
         loaded = [load_task(task) for task in dict.fromkeys(tasks)]
-        cells = task_cells(loaded, parse_samplers(samplers or "dab"), _factors(strengths), (prefix,))
+        cells = task_cells(loaded, parse_samplers(samplers or "climb"), _factors(strengths), (prefix,))
     settings = RunSettings(tuple(cells), preset, name, chosen, seed, judges, both, study)
     loaders = judge_set(judges)
 

@@ -54,7 +54,7 @@ class GenerateSpec(BaseModel):
     engine: Literal["auto", "torch", "openvino"] = Field("auto", description="what runs the model")
     device: str | None = Field(None, description="where the model runs: cpu, cuda, cuda:1, mps; the best if left out")
     dtype: str | None = Field(None, description="its precision: float32, bfloat16, float16; the best if left out")
-    sampler: str = Field("dab", description="the method that steers")
+    sampler: str = Field("climb", description="the method that steers")
     preset: str = Field("default", description="settings to start from")
     strength: float | None = Field(None, ge=0, description="how hard to pull, in the sampler's own units")
     steps: int | None = Field(None, ge=1, description="drafts per text at the most, the unsteered one included")
