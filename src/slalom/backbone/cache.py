@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
 
 from slalom.backbone.progress import say
 from slalom.errors import SlalomError
@@ -20,13 +20,7 @@ def home() -> Path:
     """The cache folder: `SLALOM_HOME`, or `slalom` in the platform's cache folder."""
     if chosen := os.environ.get("SLALOM_HOME"):
         return Path(chosen).expanduser().absolute()
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "slalom"
+    return user_cache_path("slalom", appauthor=False, opinion=False)
 
 
 def made_once(place: Path, make: Callable[[Path], None]) -> Path:
