@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from transformers import PreTrainedModel
 
-from slalom.backbone import weights
+from slalom.backbone import cache
 from slalom.backbone.engine import Engine, TransformersEngine
 from slalom.backbone.placement import is_settled
 from slalom.errors import SlalomError
@@ -58,6 +58,6 @@ def has_openvino() -> bool:
 
 def failed_conversions() -> dict[str, str]:
     """The models that openvino could not convert here, each with the reason."""
-    files = sorted((weights.home() / FAILURES).glob("*.json"))
+    files = sorted((cache.home() / FAILURES).glob("*.json"))
     notes = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     return {note["model"]: note["reason"] for note in notes}

@@ -12,7 +12,7 @@ import torch
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.backbone import telling, weights
+from slalom.backbone import progress, telling, weights
 from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for
 from slalom.backbone.placement import is_settled, known_device, known_dtype, place
@@ -247,7 +247,7 @@ def load_parts(
     if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
         raise SlalomError(f"{name!r} is a folder without a config.json; give a model saved by save_pretrained")
     try:
-        with weights.quiet_transformers():
+        with progress.quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(source)
             model = AutoModelForCausalLM.from_pretrained(source, dtype=precision, device_map=device_map)
     except (OSError, ValueError, KeyError) as error:

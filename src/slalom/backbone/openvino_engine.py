@@ -26,7 +26,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.masking_utils import AttentionMaskInterface
 
-from slalom.backbone import weights
+from slalom.backbone import cache, progress
 from slalom.backbone.engine import Engine, Memory, Pass, Prefix, TransformersEngine
 from slalom.backbone.engines import FAILURES
 from slalom.errors import SlalomError
@@ -139,15 +139,15 @@ def prepare(model: PreTrainedModel, again: bool = True) -> Prepared:
     if model.device.type != "cpu":
         raise SlalomError(f"the openvino engine runs on a CPU and the model is on {model.device}; use torch")
     fingerprint = _fingerprint(model)
-    place = weights.home() / "openvino" / fingerprint
-    failure = weights.home() / FAILURES / f"{fingerprint}.json"
+    place = cache.home() / "openvino" / fingerprint
+    failure = cache.home() / FAILURES / f"{fingerprint}.json"
     if failure.is_file() and not again:
         raise SlalomError(json.loads(failure.read_text(encoding="utf-8"))["reason"])
     try:
-        weights.made_once(place, lambda target: _make(model, target))
+        cache.made_once(place, lambda target: _make(model, target))
     except SlalomError as error:
         if not again:
-            weights.say(f"the openvino engine is not used: {error}")
+            progress.say(f"the openvino engine is not used: {error}")
         _remember(failure, model.config.name_or_path or type(model).__name__, str(error))
         raise
     failure.unlink(missing_ok=True)
@@ -174,7 +174,7 @@ def _make(model: PreTrainedModel, target: Path) -> None:
     """Convert, compress the weights to eight bits, check against the original, and time both."""
     if getattr(model.config.get_text_config(), "sliding_window", None):
         raise SlalomError("the openvino engine cannot run models with a sliding window yet; use the torch engine")
-    with weights.spinner("converting the model for openvino, once"), weights.quiet_transformers(), _silent_nncf():
+    with progress.spinner("converting the model for openvino, once"), progress.quiet_transformers(), _silent_nncf():
         try:
             graph = convert(model)
         except Exception as error:

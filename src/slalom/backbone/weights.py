@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from slalom.backbone.cache import home as home
-from slalom.backbone.cache import made_once as made_once
+from slalom.backbone.cache import home, made_once
 from slalom.backbone.fetching import Wheel, fetch
-from slalom.backbone.progress import quiet_transformers as quiet_transformers
-from slalom.backbone.progress import say as say
-from slalom.backbone.progress import spinner as spinner
+from slalom.backbone.progress import spinner
 from slalom.backbone.unpacking import unpack_gemma3, unpack_minilm, unpack_mpnet, unpack_smollm2
 from slalom.errors import SlalomError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from slalom.backbone import weights
+from slalom.backbone import cache
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
@@ -98,4 +98,4 @@ def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], we
 
 
 def _path(lm: str) -> Path:
-    return weights.home() / "calibration" / (re.sub(r"[^\w.-]+", "_", lm.strip("/")) + ".json")
+    return cache.home() / "calibration" / (re.sub(r"[^\w.-]+", "_", lm.strip("/")) + ".json")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.backbone import weights
+from slalom.backbone import progress, weights
 from slalom.backbone.model import best_device, load_parts
 from slalom.backbone.vocabulary import text_reader
 from slalom.constraints.loading import card, read_classifier
@@ -272,7 +272,7 @@ def hub_bertscore(source: str, layer: int) -> Judge:
 def _encoder(source: str, **changes: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoModel, AutoTokenizer
 
-    with weights.quiet_transformers():
+    with progress.quiet_transformers():
         model = AutoModel.from_pretrained(source, dtype=torch.float32, **changes)
         return model.eval().requires_grad_(False), AutoTokenizer.from_pretrained(source)
 

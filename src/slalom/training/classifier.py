@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from slalom.backbone import weights
+from slalom.backbone import progress, weights
 from slalom.backbone.model import best_dtype
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
 from slalom.errors import SlalomError
@@ -149,7 +149,7 @@ def build(recipe: ClassifierRecipe) -> Model:
     folder = weights.ensure(recipe.body)
     own = AutoTokenizer.from_pretrained(folder)
     names = dict(enumerate(recipe.labels))
-    with weights.quiet_transformers():
+    with progress.quiet_transformers():
         body = AutoModelForSequenceClassification.from_pretrained(
             folder,
             num_labels=len(names),
