@@ -29,6 +29,7 @@ class ClimbState(NamedTuple):
     objective: torch.Tensor  # [B], of the origin
     tried: torch.Tensor  # bool [B, n, c], moves that were made from this origin already
     lookahead_scores: torch.Tensor  # [B, n, c], f of the text up to a move; NaN where it has not looked
+    usual_perplexity: torch.Tensor  # [B], of the LM's own text: the lowest of the first drafts
 
     def select(self, rows: list[int]) -> ClimbState:
         """Only these rows."""
@@ -43,7 +44,16 @@ class ClimbState(NamedTuple):
             torch.cat([self.objective, other.objective]),
             torch.cat([per_candidate(own.tried, n, c, False) for own in (self, other)]),
             torch.cat([per_candidate(own.lookahead_scores, n, c, torch.nan) for own in (self, other)]),
+            torch.cat([self.usual_perplexity, other.usual_perplexity]),
         )
+
+
+class Best(NamedTuple):
+    """Of several drafts a row the best."""
+
+    rollout: Rollout
+    objective: torch.Tensor  # [B]
+    lowest_perplexity: torch.Tensor  # [B], of all of them
 
 
 @dataclass(frozen=True)
@@ -104,16 +114,16 @@ class Climb:
             torch.where(own, asked.top_p, START_TOP_P),
             asked.rng.fold(number),
         )
-        first, objective = self._best(problem, several._replace(drawing=drawing), None, None)
-        tried = torch.zeros_like(first.repeated)
-        return ClimbState(first.draft, first, objective, tried, torch.full_like(first.log_probs, torch.nan))
+        first, objective, perplexity = self._best(problem, several._replace(drawing=drawing), None, None)
+        tried, unseen = torch.zeros_like(first.repeated), torch.full_like(first.log_probs, torch.nan)
+        return ClimbState(first.draft, first, objective, tried, unseen, perplexity)
 
     def step(self, problem: Problem, state: ClimbState, rng: Rng) -> ClimbState:
         """Look at some moves, write out the best of them, go on from the best text so far."""
         shortlisted = self._shortlist(problem, state, rng)
         lookahead_scores = self._look(problem, state, shortlisted)
         moves = self._choose(problem, state.origin, shortlisted, shortlisted.of(lookahead_scores), rng.fold(CHOOSE))
-        latest, objective = self._write(problem, state.origin, moves)
+        latest, objective, _ = self._write(problem, state.origin, moves)
 
         better = objective > state.objective
         same = (latest.draft.tokens == state.origin.draft.tokens).cumprod(-1).bool()  # up to the first change
@@ -127,6 +137,7 @@ class Climb:
             torch.where(better, objective, state.objective),
             (state.tried | made) & ~better[:, None, None],
             lookahead_scores.masked_fill((better[:, None] & ~same)[..., None], torch.nan),
+            state.usual_perplexity,
         )
 
     def read(self, problem: Problem, state: ClimbState) -> Draft:
@@ -181,7 +192,7 @@ class Climb:
         noisy = noisy.masked_fill(~moves.real, -torch.inf)
         return moves.some(noisy.topk(min(self.width, noisy.shape[1])).indices)
 
-    def _write(self, problem: Problem, origin: Rollout, moves: Moves) -> tuple[Rollout, torch.Tensor]:
+    def _write(self, problem: Problem, origin: Rollout, moves: Moves) -> Best:
         """The moves made, what follows each written anew by the LM; of each row's drafts the best."""
         width, n = moves.positions.shape[1], origin.draft.tokens.shape[1]
         rows = torch.arange(len(problem.rows), device=problem.rows.device).repeat_interleave(width)
@@ -195,7 +206,7 @@ class Climb:
 
     def _best(
         self, problem: Problem, several: Problem, resumed: Resumed | None, forced: torch.Tensor | None
-    ) -> tuple[Rollout, torch.Tensor]:
+    ) -> Best:
         """Several drafts of each row, one after the other; of each row's the one with the highest objective."""
         vocabulary, limits = problem.lm.vocabulary, several.row_limits
         extra = [_allowed(one.constraint.wanted(vocabulary), one.limits.forbidden) for one in several.requests]
@@ -208,7 +219,8 @@ class Climb:
         chosen = written.select(rows)
         verdicts = several.judge(written.draft)
         problem.verdicts.remember(chosen.draft, [verdicts[row] for row in rows.tolist()])
-        return chosen, best.values
+        lowest = written.draft.perplexity.view(objective.shape).amin(-1)
+        return Best(chosen, best.values, lowest)
 
 
 def _allowed(tokens: list[int], forbidden: Forbidden | None) -> list[int]:

@@ -24,7 +24,7 @@ class Stop(NamedTuple):
     """When a row may leave: satisfied, and fluent; or satisfied for long enough."""
 
     degree: float  # of satisfaction
-    fluent: float = math.inf  # perplexity at the most, in units of the first draft's
+    fluent: float = math.inf  # perplexity at the most, in units of what is usual for the row
     patience: int = 0  # drafts it goes on after the first that is satisfied, for one that is fluent as well
 
 
@@ -199,6 +199,7 @@ class Problem(NamedTuple):
 class Sampler(Protocol):
     """A frozen dataclass of knobs with three functions. A state is a NamedTuple whose tensors have a row per row.
 
+    A state may say which perplexity is usual for each row, as `usual_perplexity` [B]; else the first draft's is.
     A sampler that `mixes` takes rows of any constraint and limits together, and its states have a `join`; any other
     gets rows that share both and began together.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class _Row:
     steps: int = 0  # of this block
     best: Seen | None = None
     first: Seen | None = None
+    usual_perplexity: float = math.inf  # of the LM's own text here
     satisfied_at: int | None = None  # drafts of this block when the first that is good enough came
 
     @property
@@ -90,8 +92,7 @@ class _Row:
         if stop is None or self.satisfied_at is None or not _good_enough(stop, self.best):
             return False
         assert self.best is not None
-        assert self.first is not None
-        fluent = self.best.perplexity <= stop.fluent * self.first.perplexity
+        fluent = self.best.perplexity <= stop.fluent * self.usual_perplexity
         return fluent or self.drafts - self.satisfied_at >= stop.patience
 
 
@@ -116,6 +117,9 @@ class _Batch:
         rng = self.rng.fold(steps)
         if self.state is None:
             state = self.sampler.init(self.problem, rng)
+            usual = getattr(state, "usual_perplexity", self.sampler.read(self.problem, state).perplexity)
+            for row, perplexity in zip(self.rows, usual.tolist(), strict=True):
+                row.usual_perplexity = perplexity
         else:
             state = self.sampler.step(self.problem, self.state, rng)
         draft = self.sampler.read(self.problem, state)
