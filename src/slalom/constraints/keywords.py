@@ -90,7 +90,11 @@ class Keywords(Constraint):
 
     def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
         """The words that are not there yet, shared out among the blocks to come; with `any`, none once one word is."""
-        there = [bool(pattern.search(prompt.text, prompt.begins)) for pattern in self._patterns]
+        end = len(prompt.text)  # a word that ends there may yet become a part of a longer one
+        there = [
+            any(match.end() < end for match in pattern.finditer(prompt.text, prompt.begins))
+            for pattern in self._patterns
+        ]
         missing = [word for word, found in zip(self.words, there, strict=True) if not found]
         if not missing or (self.mode == "any" and len(missing) < len(self.words)):
             return None

@@ -1,0 +1,155 @@
+"""A long text is written block by block: each is steered, kept, and gone on from, and the whole is one text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slalom.api import SteerableModel
+from slalom.backbone.rollout import Limits
+from slalom.constraints import EndsWithSentence, Keywords, Length, Regex
+from slalom.constraints.classifier import Classifier
+from slalom.constraints.constraint import Constraint
+from slalom.constraints.custom import Custom
+from slalom.decoding.blocks import BLOCK, ONE_BLOCK, is_long, joined, next_block
+from slalom.decoding.climb import Climb
+from slalom.decoding.sampler import Preset, Request, Stop
+from slalom.decoding.scheduler import RowReport, Scheduler, decode
+from slalom.types import Draft, Prompt
+from tests.helpers import unsteered
+
+ANYTHING = Custom(lambda prompt, text: True, "anything")
+CLIMB = Climb(top_k=20, looks=4, width=2)
+
+
+def request_of(
+    lm: SteerableModel,
+    constraint: Constraint,
+    length: int = 60,
+    sampler: Climb = CLIMB,
+    steps: int = 8,
+    **limits: object,
+) -> Request:
+    settings = Preset(sampler, steps, Stop(0.99), "joint")
+    return Request(lm.encode("the food was", length), 0, constraint, Limits(length, **limits), settings)  # type: ignore[arg-type]
+
+
+def block_of(lm: SteerableModel, prompt: Prompt, text: str, ended: bool = False) -> Draft:
+    tokens = torch.tensor([lm.vocabulary.pieces(text)])
+    lengths = torch.tensor([tokens.shape[1]])
+    return lm.draft([prompt], tokens, lengths, torch.zeros(tokens.shape), torch.tensor([ended]))
+
+
+def text_of(lm: SteerableModel, request: Request) -> str:
+    (end,) = decode(lm, [request])
+    assert end.best is not None
+    return end.best.draft.texts[0]
+
+
+def test_a_text_that_nothing_steers_is_the_lms_own_however_it_is_cut_into_blocks(lm: SteerableModel) -> None:
+    """The repetition penalty, too, sees all of the text so far."""
+    request = request_of(lm, ANYTHING, sampler=Climb(width=1))
+    assert is_long(request)
+    assert text_of(lm, request) == unsteered(lm, ["the food was"], 60).draft.texts[0]
+
+
+def test_the_whole_has_the_asked_length_and_is_judged_as_a_whole(lm: SteerableModel, good: Classifier) -> None:
+    seen: list[str] = []
+    spy = Custom(lambda prompt, text: bool(seen.append(prompt + "|" + text)) or True, "spy")
+    (end,) = decode(lm, [request_of(lm, good + spy, 56)])
+    assert end.best is not None
+    draft = end.best.draft
+    assert int(draft.lengths) == 56
+    assert lm.vocabulary.continuations(draft.prompts, draft.tokens.tolist()) == draft.texts
+    assert end.best.verdict.score == pytest.approx((good + spy).score(draft).item(), abs=1e-4)
+    assert torch.allclose(draft.log_probs, lm.log_probs(draft), atol=1e-4)
+    assert all(text.startswith("the food was|") for text in seen)  # a function sees the prompt and all of the text
+
+
+def test_every_block_is_reported_and_its_drafts_counted(lm: SteerableModel, good: Classifier) -> None:
+    blocks: dict[int, int] = {}
+
+    def note(rows: list[RowReport]) -> None:
+        for row in rows:
+            blocks[row.block] = row.drafts
+
+    (end,) = decode(lm, [request_of(lm, good, 60)], (note,))
+    assert len(blocks) >= 2
+    assert list(blocks) == sorted(blocks)
+    assert end.drafts == max(blocks.values())
+
+
+def test_a_long_row_gives_the_same_text_alone_with_others_and_when_it_joins_late(
+    lm: SteerableModel, good: Classifier
+) -> None:
+    requests = [request_of(lm, good, 50), request_of(lm, good, 12), request_of(lm, Keywords(["soup"]), 58)]
+    alone = [text_of(lm, request) for request in requests]
+    scheduler, found = Scheduler(lm), {}
+    for request in requests:
+        scheduler.add(request)
+        found.update((end.ticket, end) for end in scheduler.step())
+    while scheduler.busy:
+        found.update((end.ticket, end) for end in scheduler.step())
+    assert [end.best.draft.texts[0] for _, end in sorted(found.items())] == alone
+
+
+def test_a_block_ends_with_its_last_sentence_and_the_next_is_read_from_there(llama: SteerableModel) -> None:
+    request = request_of(llama, ANYTHING)
+    first = next_block(request, [])
+    assert first is not None
+    assert (first.limits.length, first.limits.whole) == (BLOCK, True)
+    done = block_of(llama, first.prompt, " good. We liked")
+    second = next_block(request, [done])
+    assert second is not None
+    prompt = second.prompt
+    assert (prompt.text, prompt.begun) == ("the food was good. We liked", " good. We liked")
+    assert prompt.text[prompt.skipped :] == " We liked"
+    assert prompt.ids == request.prompt.ids + prompt.begun_ids
+    assert llama.vocabulary.decode([list(prompt.begun_ids)]) == [" good. We liked"]
+
+
+def test_a_text_is_complete_at_its_length_its_eos_or_a_stop_string(llama: SteerableModel) -> None:
+    request = request_of(llama, ANYTHING, 40, stops=("END",))
+    prompt = request.prompt
+    assert next_block(request, [block_of(llama, prompt, " good")]) is not None
+    assert next_block(request, [block_of(llama, prompt, " good", ended=True)]) is None
+    halves = [block_of(llama, prompt, " good E"), block_of(llama, prompt, "ND and more")]
+    assert next_block(request, halves) is None
+    assert joined(request, halves).texts == [" good "]
+    assert next_block(request, [block_of(llama, prompt, " a" * 40)]) is None
+    short = next_block(request, [block_of(llama, prompt, " a" * (40 - ONE_BLOCK))])
+    assert short is not None
+    assert short.limits.length == ONE_BLOCK  # what is left is steered at once
+
+
+def after(llama: SteerableModel, text: str) -> Prompt:
+    prompt = llama.encode("the food was", 60)
+    return prompt._replace(text=prompt.text + text, begun=text)
+
+
+def test_words_are_asked_for_once_and_shared_out_among_the_blocks(llama: SteerableModel) -> None:
+    anyone, everyone = Keywords(["soup", "rain"]), Keywords(["soup", "rain", "river", "road"], "all")
+    assert anyone.remaining(after(llama, " cold"), 3) is anyone
+    assert anyone.remaining(after(llama, " cold soup."), 3) is None
+    assert anyone.remaining(after(llama, " cold soup"), 3) is anyone  # which may become soups
+    left = everyone.remaining(after(llama, " cold rain."), 2)
+    assert isinstance(left, Keywords)
+    assert left.words == ["soup", "river"]
+    assert everyone.remaining(after(llama, " soup, rain, river, road."), 2) is None
+    both = (anyone + Regex("x+")).remaining(after(llama, " soup."), 2)
+    assert both is not None
+    assert [part.name for _, part in both.terms()] == ["regex:x+"]
+    assert Regex("x+").remaining(after(llama, " xx"), 2) is None
+
+
+def test_form_is_asked_of_the_last_block_alone(llama: SteerableModel) -> None:
+    for wish in (EndsWithSentence(), Length(3, 50)):
+        assert wish.remaining(after(llama, " good"), 2) is None
+        assert wish.remaining(after(llama, " good"), 1) is wish
+
+
+def test_all_words_stand_somewhere_in_a_long_text(lm: SteerableModel) -> None:
+    wish = Keywords(["soup", "rain", "river"], "all")
+    (end,) = decode(lm, [request_of(lm, wish, 60, steps=40)])
+    assert end.best is not None
+    assert end.best.verdict.satisfied
