@@ -153,7 +153,7 @@ class LanguageModel:
     @torch.inference_mode()
     def read(self, prompts: list[Prompt], engine: Engine | None = None) -> Prompts:
         """Different prompts, read once by the engine, or by another one."""
-        return Prompts(prompts, (engine or self.engine).prefill(self._pad([prompt.ids for prompt in prompts])))
+        return Prompts(prompts, (engine or self.engine).prefill(self.pad([prompt.ids for prompt in prompts])))
 
     def draft(
         self,
@@ -173,7 +173,7 @@ class LanguageModel:
     def log_probs(self, draft: Draft) -> torch.Tensor:
         """The LM's log-probability of every token of a draft and of its EOS, computed afresh in one pass: [B, n]."""
         rows = draft.tokens.tolist()
-        inputs = self._pad([prompt.ids + tuple(row) for prompt, row in zip(draft.prompts, rows, strict=True)])
+        inputs = self.pad([prompt.ids + tuple(row) for prompt, row in zip(draft.prompts, rows, strict=True)])
         positions = (inputs.mask.cumsum(-1) - 1).clamp(min=0)
         n = draft.tokens.shape[1]
         out = self.model(input_ids=inputs.ids, attention_mask=inputs.mask, position_ids=positions, logits_to_keep=n + 1)
@@ -200,7 +200,7 @@ class LanguageModel:
 
     def continued(self, prompts: list[Prompt], embeddings: torch.Tensor) -> Reading:
         """Continuations given as inputs [B, n, d], read in one pass of the model itself; differentiable in them."""
-        before = self._pad([prompt.ids for prompt in prompts])
+        before = self.pad([prompt.ids for prompt in prompts])
         n = embeddings.shape[1]
         mask = torch.cat([before.mask, before.mask.new_ones(len(prompts), n)], dim=1)
         out = self.model(
@@ -220,7 +220,8 @@ class LanguageModel:
             )
         return prompt
 
-    def _pad(self, rows: list[tuple[int, ...]]) -> Tokens:
+    def pad(self, rows: list[tuple[int, ...]]) -> Tokens:
+        """Prompts of different lengths as one left-padded batch."""
         longest = max(map(len, rows))
         ids = [[self.vocabulary.pad] * (longest - len(row)) + list(row) for row in rows]
         mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]

@@ -204,9 +204,7 @@ class Climb:
         starts = torch.where(moves.real.flatten(), positions, n)
         return self._best(problem, several, Resumed(origin, starts, rows), forced)
 
-    def _best(
-        self, problem: Problem, several: Problem, resumed: Resumed | None, forced: torch.Tensor | None
-    ) -> Best:
+    def _best(self, problem: Problem, several: Problem, resumed: Resumed | None, forced: torch.Tensor | None) -> Best:
         """Several drafts of each row, one after the other; of each row's the one with the highest objective."""
         vocabulary, limits = problem.lm.vocabulary, several.row_limits
         extra = [_allowed(one.constraint.wanted(vocabulary), one.limits.forbidden) for one in several.requests]

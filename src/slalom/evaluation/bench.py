@@ -154,9 +154,14 @@ class _Stepper:
 
 
 def _generator(lm: LanguageModel, model: Any, batch: int) -> Callable[[], None]:
-    inputs = lm.tokenizer([PROMPT] * batch, return_tensors="pt").to(model.device)
-    greedy = {"max_new_tokens": LENGTH, "min_new_tokens": LENGTH, "do_sample": False}
-    return lambda: model.generate(**inputs, **greedy, pad_token_id=lm.vocabulary.pad)
+    return lambda: plain_generate(lm, model, [PROMPT] * batch, LENGTH)
+
+
+def plain_generate(lm: LanguageModel, model: Any, prompts: list[str], length: int) -> None:
+    """Transformers' own greedy `generate`, of exactly so many tokens."""
+    read = lm.pad([lm.encode(prompt, length).ids for prompt in prompts])
+    greedy = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": False}
+    model.generate(input_ids=read.ids, attention_mask=read.mask, **greedy, pad_token_id=lm.vocabulary.pad)
 
 
 def textbook_over_step(lm: SteerableModel, batch: int, repeats: int) -> dict[str, Any]:
