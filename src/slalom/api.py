@@ -227,14 +227,14 @@ class SteerableModel(LanguageModel):
     ) -> tuple[Prompt, str | None]:
         """A text or a chat as the LM reads it, and the sentence it is told."""
         prompt = self.encode(one, length) if isinstance(one, str) else self.encode_chat(one, length)
-        asked = self._asked(prompt, constraint, tell)
+        asked = self._asked(prompt, constraint, tell, length)
         if asked is None:
             return prompt, None
         if isinstance(one, str):
             return self.tell(prompt, asked, length), asked
         return self.tell_chat(prompt, one, asked, length), asked
 
-    def _asked(self, prompt: Prompt, constraint: Constraint, tell: bool | str) -> str | None:
+    def _asked(self, prompt: Prompt, constraint: Constraint, tell: bool | str, length: int) -> str | None:
         """The sentence the LM is told, if it is told anything."""
         if tell is False or (tell == "auto" and not self.chats):
             return None
@@ -247,7 +247,7 @@ class SteerableModel(LanguageModel):
             raise SlalomError(
                 f"there are no words for {constraint.name}; give a sentence to tell the model (--tell-as)"
             )
-        return None if words is None else instruction(words)
+        return None if words is None else instruction(words, length)
 
 
 def load(

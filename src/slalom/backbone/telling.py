@@ -10,9 +10,12 @@ Message = dict[str, str]  # a role (system, user, assistant) and a content
 SYSTEM = "You write natural, everyday English."
 
 
-def instruction(words: str) -> str:
-    """Words that go on from "a text that" as a sentence that asks for such a text."""
-    return f"Write a short text that {words}."
+LONG = 40  # tokens from which on a text is asked for as a long one: at the end of a short one, an LM talks about it
+
+
+def instruction(words: str, length: int) -> str:
+    """Words that go on from "a text that" as a sentence that asks for such a text of so many tokens."""
+    return f"Write a {'long' if length > LONG else 'short'} text that {words}."
 
 
 def continuation_turns(asked: str, prompt: str) -> list[Message]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
 from slalom.backbone.ending import before_stop, whole_sentences
 from slalom.backbone.rollout import ended_by
 from slalom.constraints.custom import Custom
-from slalom.decoding.sampler import Request
+from slalom.decoding.sampler import Preset, Request, Stop
 from slalom.types import Draft, Prompt
 
 BLOCK = 24  # tokens that are steered together, up to the last whole sentence among them
+LATER_DRAFTS, LATER_DEGREE = 12, 0.6  # of the blocks after the first: at the most, and enough
 ONE_BLOCK = 32  # a text, or what is left of one, that is no longer than this is steered at once
 
 ANYTHING = Custom(lambda prompt, text: True, name="anything")  # what is asked of a block when nothing is left to ask
@@ -37,10 +39,22 @@ def next_block(request: Request, written: list[Draft]) -> Request | None:
     length, blocks = (left, 1) if last else (BLOCK, math.ceil(left / BLOCK))
     return request._replace(
         prompt=prompt,
+        settings=_going_on(request.settings) if written else request.settings,
         constraint=request.constraint.remaining(prompt, blocks) or ANYTHING,
         # A stop string may begin in one block and end in the next: they are looked for in the whole text.
         limits=request.limits._replace(length=length, stops=(), whole=request.limits.whole or not last),
     )
+
+
+def _going_on(settings: Preset) -> Preset:
+    """A preset for the blocks after the first: fewer drafts, and the first that is as wished will do.
+
+    The tone is set by then, and not every sentence of a natural text has it. What the user asked for by hand stays.
+    """
+    stop = settings.stop
+    if stop is None or math.isinf(stop.fluent):
+        return settings
+    return replace(settings, steps=min(settings.steps, LATER_DRAFTS), stop=Stop(min(stop.degree, LATER_DEGREE)))
 
 
 def _after(prompt: Prompt, block: Draft) -> Prompt:
