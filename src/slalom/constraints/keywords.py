@@ -29,9 +29,10 @@ class Spelling(NamedTuple):
 class Keywords(Constraint):
     """The words must appear as whole words in the continuation: any one of them, or all.
 
-    A word's match at a position is the mean of its tokens' (mixture) weights there, BLEU's n-gram match; a word is
-    there if it matches at some position in some spelling: 1 - prod(1 - match). f is the mean over the words for `all`,
-    and treats their matches as one word's for `any`; times 4.
+    f of a real text is 4 times the share of the words that stand there whole. At mixtures and in gradients a part of
+    a word counts for something: its match at a position is the mean of its tokens' (mixture) weights there, BLEU's
+    n-gram match; a word is there if it matches at some position in some spelling: 1 - prod(1 - match). f is the mean
+    over the words for `all`, and treats their matches as one word's for `any`; times 4.
     """
 
     kind = "words"

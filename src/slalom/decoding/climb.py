@@ -76,8 +76,8 @@ class Climb:
 
     @property
     def drafts(self) -> int:
-        """As many as are written side by side."""
-        return self.width
+        """As many as are written side by side: no more than moves are looked at."""
+        return min(self.width, self.looks)
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
@@ -104,8 +104,8 @@ class Climb:
 
     def init(self, problem: Problem, rng: Rng) -> ClimbState:
         """The best of a few first drafts: with seed 0 the LM's likeliest text and drawn ones, else drawn ones alone."""
-        several = problem.select(torch.arange(len(problem.rows)).repeat_interleave(self.width))
-        number = torch.arange(self.width, device=problem.rows.device).repeat(len(problem.rows))
+        several = problem.select(torch.arange(len(problem.rows)).repeat_interleave(self.drafts))
+        number = torch.arange(self.drafts, device=problem.rows.device).repeat(len(problem.rows))
         likeliest = (number == 0) & torch.tensor([one.seed == 0 for one in several.requests], device=number.device)
         asked = several.drawing  # where the request itself draws, all drafts are drawn as it says
         own = likeliest | (asked.temperature > 0)
@@ -190,7 +190,7 @@ class Climb:
         log_weights = centred / spread / self.tau + self.lm_weight * moves.of(origin.log_probs)
         noisy = log_weights + rng.gumbel(counters(moves.of(origin.candidates), moves.positions))
         noisy = noisy.masked_fill(~moves.real, -torch.inf)
-        return moves.some(noisy.topk(min(self.width, noisy.shape[1])).indices)
+        return moves.some(noisy.topk(min(self.drafts, noisy.shape[1])).indices)
 
     def _write(self, problem: Problem, origin: Rollout, moves: Moves) -> Best:
         """The moves made, what follows each written anew by the LM; of each row's drafts the best."""

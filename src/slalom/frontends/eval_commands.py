@@ -30,7 +30,7 @@ def evaluate_samplers(
     ],
     out: Annotated[Path, typer.Option(help="The folder to write, or to go on with.")],
     samplers: Annotated[
-        str, typer.Option(help="Comma-separated; dab:paper is dab with its preset paper; all for all (default dab).")
+        str, typer.Option(help="Comma-separated; dab:paper is dab with its preset paper; all for all (default climb).")
     ] = "",
     preset: Annotated[str, typer.Option(help="quick (minutes), standard (an hour or two), paper.")] = "quick",
     strengths: Annotated[
@@ -54,7 +54,7 @@ def evaluate_samplers(
 
     Examples:
 
-        slalom eval sentiment --samplers dab,bolt --out results/sentiment
+        slalom eval sentiment --samplers climb,dab,bolt --out results/sentiment
 
         slalom eval sentiment detox keywords --samplers all --preset standard --strengths 0.5,1,2 --out results/all
 
