@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.backbone.ending import before_stop, ends_sentence, tokens_for, whole_sentences
+from slalom.backbone.ending import before_stop, ends_sentence, sentences, tokens_for, whole_sentences
 from slalom.backbone.rollout import Limits, finished
 from tests.helpers import draft_of, unsteered
 
@@ -96,3 +96,8 @@ def test_a_rollout_ends_where_its_limits_say(llama: SteerableModel) -> None:
 def wider(tensor: torch.Tensor) -> torch.Tensor:
     """One more column."""
     return torch.nn.functional.pad(tensor, (0, 1))
+
+
+def test_a_text_is_taken_apart_into_its_whole_sentences() -> None:
+    assert sentences("Mr. Lee came. He left! And then") == ["Mr. Lee came.", "He left!"]
+    assert sentences("no end at all ") == ["no end at all"]

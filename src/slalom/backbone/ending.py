@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from slalom.backbone.vocabulary import Vocabulary
@@ -30,6 +31,12 @@ def ends_sentence(text: str) -> bool:
 def whole_sentences(text: str) -> int | None:
     """How many characters of a text its whole sentences take; none if there is no whole one."""
     return max((found.end() for found in _DOTS.finditer(text) if found["end"]), default=None)
+
+
+def sentences(text: str) -> list[str]:
+    """The whole sentences of a text; all of it if there is none."""
+    ends = [found.end() for found in _DOTS.finditer(text) if found["end"]]
+    return [text[start:end].strip() for start, end in itertools.pairwise([0, *ends])] or [text.strip()]
 
 
 def before_stop(text: str, stops: tuple[str, ...]) -> int | None:
