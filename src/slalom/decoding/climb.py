@@ -122,7 +122,7 @@ class Climb:
         """Look at some moves, write out the best of them, go on from the best text so far."""
         shortlisted = self._shortlist(problem, state, rng)
         lookahead_scores = self._look(problem, state, shortlisted)
-        moves = self._choose(problem, state.origin, shortlisted, shortlisted.of(lookahead_scores), rng.fold(CHOOSE))
+        moves = self._choose(state.origin, shortlisted, shortlisted.of(lookahead_scores), rng.fold(CHOOSE))
         latest, objective, _ = self._write(problem, state.origin, moves)
 
         better = objective > state.objective
@@ -181,7 +181,7 @@ class Climb:
         scores = own.prefix_score(prefixes).to(state.lookahead_scores.dtype)
         return state.lookahead_scores.index_put((rows, positions, moves.columns[new]), scores)
 
-    def _choose(self, problem: Problem, origin: Rollout, moves: Moves, scores: torch.Tensor, rng: Rng) -> Moves:
+    def _choose(self, origin: Rollout, moves: Moves, scores: torch.Tensor, rng: Rng) -> Moves:
         """Of several single moves the `width` best, by what f saw of each and what the LM thinks of it."""
         scores = scores.masked_fill(~moves.real | scores.isnan(), 0.0)
         count = moves.real.sum(-1, keepdim=True).clamp(min=2)

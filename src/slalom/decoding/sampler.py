@@ -79,7 +79,7 @@ class Problem(NamedTuple):
     verdicts: Verdicts
 
     @staticmethod
-    def of(lm: LanguageModel, requests: list[Request], prompts: Prompts | None = None) -> Problem:
+    def of(lm: LanguageModel, requests: list[Request]) -> Problem:
         """These requests, their different prompts read once."""
         different = list(dict.fromkeys(request.prompt for request in requests))
         owners = torch.tensor([different.index(request.prompt) for request in requests], device=lm.device)
@@ -90,7 +90,7 @@ class Problem(NamedTuple):
             for name in ("temperature", "top_p")
         )
         drawing = Drawing(temperature, top_p, rng)
-        return Problem(lm, prompts or lm.read(different), owners, requests, drawing, Verdicts())
+        return Problem(lm, lm.read(different), owners, requests, drawing, Verdicts())
 
     def select(self, rows: list[int] | torch.Tensor) -> Problem:
         """The same for some of the rows; a row may come several times."""

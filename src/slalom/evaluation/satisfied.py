@@ -25,15 +25,6 @@ class Way:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-DEFAULT_WAYS = (
-    Way("climb"),
-    Way("climb, width 1", {"knobs": {"width": 1}}),
-    Way("climb, untold", {"tell": False}),
-    Way("best-of-8", {"sampler": "best-of-n"}),
-    Way("bolt", {"sampler": "bolt"}),
-)
-
-
 def reporting_prompts(count: int) -> list[str]:
     """Everyday prompts that nothing was tuned on."""
     return (files(__package__) / "data" / "reporting_prompts.txt").read_text(encoding="utf-8").splitlines()[:count]
