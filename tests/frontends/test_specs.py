@@ -9,8 +9,7 @@ import pytest
 
 from slalom.api import Options, SteerableModel
 from slalom.errors import SlalomError
-from slalom.frontends.cli import SETTINGS
-from slalom.frontends.specs import GenerateSpec, make_spec
+from slalom.frontends.specs import OPTIONS, GenerateSpec, make_spec
 
 GOOD = {"prompts": ["The chicken"], "keywords": ["soup"]}
 
@@ -49,13 +48,13 @@ def test_what_is_given_goes_before_what_a_file_says(tmp_path: Path) -> None:
 
 def test_a_setting_nobody_gave_is_what_python_takes_by_default() -> None:
     spec, python = make_spec(GOOD), inspect.signature(SteerableModel.requests).parameters
-    said = {name: getattr(spec, name) or None for name in SETTINGS}
-    assert said == {name: python[name].default or None for name in SETTINGS}
+    said = {name: getattr(spec, name) or None for name in OPTIONS}
+    assert said == {name: python[name].default or None for name in OPTIONS}
 
 
 def test_python_the_command_and_toml_have_the_same_options() -> None:
     python = set(inspect.signature(SteerableModel.requests).parameters) - {"self", "prompts", "constraint"}
-    assert python == set(Options.__annotations__) == SETTINGS | {"knobs"}
+    assert python == set(Options.__annotations__) == OPTIONS
     assert python <= set(GenerateSpec.model_fields)
 
 

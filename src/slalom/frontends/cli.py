@@ -20,6 +20,8 @@ from typer.core import TyperGroup
 
 from slalom.errors import SlalomError
 from slalom.frontends.eval_commands import evaluate_samplers, read_rating_sheet, report_runs, write_rating_sheet
+from slalom.frontends.options import takes
+from slalom.frontends.specs import GenerateSpec, make_spec
 
 if TYPE_CHECKING:
     from slalom.api import Steered, Text
@@ -27,10 +29,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 SHOWN = 32  # texts written before they are shown
-SETTINGS = {
-    *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select"),
-    *("temperature", "top_p", "repetition_penalty", "chat", "stop", "tell"),
-}
 
 
 class TwoWordCommands(TyperGroup):
@@ -101,65 +99,14 @@ def report_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 @app.command()
 @report_errors
+@takes(GenerateSpec, without=("prompts",))
 def generate(
     prompts: Annotated[list[str] | None, typer.Argument(help="One or more texts to continue.")] = None,
     prompts_file: Annotated[Path | None, typer.Option(help="One prompt a line; - for standard input.")] = None,
-    sentiment: Annotated[str | None, typer.Option(help="positive, neutral or negative")] = None,
-    detoxify: Annotated[bool | None, typer.Option("--detoxify", help="Keep the continuation from being toxic.")] = None,
-    keywords: Annotated[str | None, typer.Option(help="Words the text should contain, comma-separated.")] = None,
-    all_: Annotated[bool, typer.Option("--all/--any", help="All keywords, or any one of them.")] = False,
-    topic: Annotated[str | None, typer.Option(help="A topic (computer, legal, space, …), or words of one.")] = None,
-    avoid: Annotated[str | None, typer.Option(help="Words the text must never contain, comma-separated.")] = None,
-    classifier: Annotated[str | None, typer.Option(help="A classifier's folder or hub name.")] = None,
-    label: Annotated[str | None, typer.Option(help="The label that classifier should give.")] = None,
-    description: Annotated[
-        str | None, typer.Option(help="That label in words that go on from 'a text that': 'is friendly'.")
-    ] = None,
-    similar: Annotated[str | None, typer.Option(help="A text to be similar to in meaning.")] = None,
-    regex: Annotated[str | None, typer.Option(help="A regular expression to be found in the text.")] = None,
-    whole_sentences: Annotated[
-        bool | None, typer.Option("--whole-sentences", help="End the text at the end of a sentence.")
-    ] = None,
-    constraint: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=ARGUMENT, a constraint of another package; see slalom ls constraints."),
-    ] = None,
-    tell: Annotated[
-        bool | None,
-        typer.Option("--tell/--no-tell", help="Tell the model the wish as well (default: if it is an instruct model)."),
-    ] = None,
-    tell_as: Annotated[str | None, typer.Option(help="The sentence to tell it, 'Write a gloomy story.' say.")] = None,
-    strength: Annotated[
-        float | None, typer.Option(help="How hard to pull: a factor on the bias weight; for lm-steer, 5 say.")
-    ] = None,
-    chat: Annotated[
-        bool | None, typer.Option("--chat", help="Answer the prompts as messages, in whole sentences.")
-    ] = None,
-    length: Annotated[int | None, typer.Option(help="New tokens per text (default 20, with --chat 128).")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A string that a text ends before; may be repeated.")] = None,
-    free: Annotated[bool | None, typer.Option("--free", help="Let a text end where the model ends it.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Drafts per text at the most.")] = None,
-    until: Annotated[float | None, typer.Option(help="Stop once satisfied to this degree, 0.99 say.")] = None,
-    select: Annotated[
-        str | None, typer.Option(help="The best draft by score, by score and fluency (joint), or the latest.")
-    ] = None,
-    samples: Annotated[int | None, typer.Option(help="Texts per prompt (default 1).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the first sample (default 0).")] = None,
-    model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, torch or openvino: what runs the model.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or mps (default: the best here).")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16 (default: the best here).")] = None,
-    sampler: Annotated[str | None, typer.Option(help="The method that steers (default climb); see slalom ls.")] = None,
-    preset: Annotated[str | None, typer.Option(help="default, thorough or paper; see slalom ls presets.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Draw tokens, at this temperature (default 0).")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens, this much of them.")] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Penalty on tokens already generated (default 1.2; 1 is none).")
-    ] = None,
-    knob: Annotated[list[str] | None, typer.Option(help="A knob of the sampler, tau=0.2 say; see slalom ls.")] = None,
     spec: Annotated[Path | None, typer.Option(help="A TOML file with any of these settings.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Show the unsteered text beside the steered one.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, and nothing else.")] = False,
+    given: dict[str, Any] | None = None,
 ) -> None:
     """Continue prompts so that the text is what you ask for.
 
@@ -177,46 +124,8 @@ def generate(
 
         slalom generate --prompts-file prompts.txt --sentiment negative --until 0.95
     """
-    from slalom.frontends.specs import make_spec
-
-    given = {
-        "prompts": _prompts(prompts or [], prompts_file) or None,
-        "sentiment": sentiment,
-        "detoxify": detoxify,
-        "keywords": _words(keywords),
-        "topic": topic,
-        "avoid": _words(avoid),
-        "mode": "all" if all_ else None,
-        "knobs": {name.replace("-", "_"): value for name, value in _pairs("--knob", knob or []).items()} or None,
-        "constraints": _pairs("--constraint", constraint or []) or None,
-        "classifier": classifier,
-        "label": label,
-        "description": description,
-        "tell": tell if tell_as is None else tell_as,
-        "similar": similar,
-        "regex": regex,
-        "whole_sentences": whole_sentences,
-        "strength": strength,
-        "chat": chat,
-        "length": length,
-        "stop": stop,
-        "free": free,
-        "steps": steps,
-        "until": until,
-        "select": select,
-        "samples": samples,
-        "seed": seed,
-        "model": model,
-        "engine": engine,
-        "device": device,
-        "dtype": dtype,
-        "sampler": sampler,
-        "preset": preset,
-        "temperature": temperature,
-        "top_p": top_p,
-        "repetition_penalty": repetition_penalty,
-    }
-    wanted = make_spec(given, spec)
+    typed = _prompts(prompts or [], prompts_file)
+    wanted = make_spec((given or {}) | ({"prompts": typed} if typed else {}), spec)
 
     from slalom.api import load
     from slalom.backbone.model import DEFAULT
@@ -224,14 +133,13 @@ def generate(
     with _status("loading"):
         lm = load(wanted.model or DEFAULT, device=wanted.device, dtype=wanted.dtype, engine=wanted.engine)
         wish = wanted.constraint()
-    settings = wanted.model_dump(include=SETTINGS)
     per_call = max(1, SHOWN // wanted.samples)
     for start in range(0, len(wanted.prompts), per_call):
         some = wanted.prompts[start : start + per_call]
         with _progress(
             f"{start + 1}-{start + len(some)} of {len(wanted.prompts)}", len(some) * wanted.samples
         ) as callback:
-            out = lm.steer(some, wish, compare=compare, knobs=wanted.knobs, callbacks=(callback,), **settings)
+            out = lm.steer(some, wish, compare=compare, callbacks=(callback,), **wanted.options())
         if as_json:
             for record in out.records(compare):
                 print(json.dumps(record, ensure_ascii=False), flush=True)
@@ -250,18 +158,6 @@ def _prompts(given: list[str], file: Path | None) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise SlalomError(f"{file} cannot be read as text ({error})") from None
     return given + [line for line in text.splitlines() if line.strip()]
-
-
-def _words(given: str | None) -> list[str] | None:
-    return None if given is None else [word.strip() for word in given.split(",") if word.strip()]
-
-
-def _pairs(option: str, given: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise SlalomError(f"{option} is {name!r}; it must look like name=value")
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _show(out: Steered, compare: bool, chat: bool) -> None:

@@ -1,16 +1,17 @@
-"""One specification of a generation, checked once, for the command line, a TOML file and Python alike."""
+"""One specification of a text, checked once, for the command line, TOML files, batches and HTTP alike."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from slalom.errors import SlalomError
 
 if TYPE_CHECKING:
+    from slalom.api import Options
     from slalom.constraints.constraint import Constraint
 
 # Any one of these fields is something to steer towards, by the flag beside it.
@@ -28,61 +29,84 @@ WISHES = {
 }
 
 
-class GenerateSpec(BaseModel):
-    """What to write and what it should be like."""
+# Fields that are options of `steer`; the others are wishes, or say more about one.
+OPTIONS = {
+    *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select", "knobs"),
+    *("temperature", "top_p", "repetition_penalty", "chat", "stop", "tell"),
+}
+
+
+class TextSpec(BaseModel):
+    """What one text should be like and how it is written: the wishes, and the options of `steer`."""
 
     model_config = ConfigDict(extra="forbid")
 
-    prompts: list[str | list[dict[str, str]]] = Field(
-        min_length=1, description="the texts to continue, or chats: lists of messages with a role and a content"
-    )
     chat: bool = Field(False, description="a text is what the user says, to be answered")
-    sentiment: Literal["positive", "neutral", "negative"] | None = Field(None, description="the tone of the text")
+    sentiment: Literal["positive", "neutral", "negative"] | None = Field(
+        None, description="the tone of the text: positive, neutral or negative"
+    )
     detoxify: bool = Field(False, description="keep the continuation from being toxic, whatever the prompt is")
-    keywords: list[str] = Field([], description="words the continuation should contain")
-    mode: Literal["any", "all"] = Field("any", description="whether any keyword will do or all must appear")
-    topic: str | None = Field(None, description="a topic by name, or words of one, comma-separated")
-    avoid: list[str] = Field([], description="words the continuation must never contain")
+    keywords: list[str] = Field(
+        [], description="words the continuation should contain, comma-separated on the command line"
+    )
+    mode: Literal["any", "all"] = Field(
+        "any", description="whether any keyword will do (the default) or all must appear"
+    )
+    topic: str | None = Field(None, description="a topic (computer, legal, space, …), or words of one, comma-separated")
+    avoid: list[str] = Field(
+        [], description="words the continuation must never contain, comma-separated on the command line"
+    )
     classifier: str | None = Field(None, description="a classifier's folder or hub name")
     label: str | None = Field(None, description="the label that classifier should give")
     description: str | None = Field(None, description="that label in words after 'a text that': 'is friendly'")
     similar: str | None = Field(None, description="a text to be similar to in meaning")
     regex: str | None = Field(None, description="a regular expression the continuation should match somewhere")
     whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
-    constraints: dict[str, str] = Field({}, description="constraints of other packages, by name, and their arguments")
-    model: str | None = Field(None, description="an embedded model, a folder or a hub name")
-    engine: Literal["auto", "torch", "openvino"] = Field("auto", description="what runs the model")
-    device: str | None = Field(None, description="where the model runs: cpu, cuda, cuda:1, mps; the best if left out")
-    dtype: str | None = Field(None, description="its precision: float32, bfloat16, float16; the best if left out")
-    sampler: str = Field("climb", description="the method that steers")
-    preset: str = Field("default", description="settings to start from")
-    strength: float | None = Field(None, ge=0, description="how hard to pull, in the sampler's own units")
+    constraints: dict[str, str] = Field(
+        {}, description="constraints of other packages, NAME=ARGUMENT each; see slalom ls constraints"
+    )
+    sampler: str = Field("climb", description="the method that steers (default climb); see slalom ls samplers")
+    preset: str = Field(
+        "default", description="settings to start from: default, thorough or paper; see slalom ls presets"
+    )
+    strength: float | None = Field(
+        None, ge=0, description="how hard to pull: a factor on the bias weight; for lm-steer, 5 say"
+    )
     steps: int | None = Field(None, ge=1, description="drafts per text at the most, the unsteered one included")
     length: int | None = Field(None, ge=1, description="new tokens per text: 20, in a chat 128")
     free: bool = Field(False, description="let a text end before that where the model ends it")
-    stop: list[str] = Field([], description="strings that a text ends before")
-    until: float | None = Field(None, gt=0, le=1, description="stop once satisfied to this degree")
+    stop: list[str] = Field([], description="a string that a text ends before; may be repeated")
+    until: float | None = Field(None, gt=0, le=1, description="stop once satisfied to this degree, 0.99 say")
     select: Literal["score", "joint", "latest"] | None = Field(
-        None, description="best draft by f, by f and fluency together, or the latest"
+        None, description="the best draft by score, by score and fluency (joint), or the latest"
     )
     temperature: float | None = Field(None, ge=0, description="draw tokens at this temperature; 0 takes the likeliest")
     top_p: float | None = Field(None, gt=0, le=1, description="draw from the likeliest tokens that make up this much")
-    repetition_penalty: float = Field(1.2, ge=1, description="penalty on tokens already generated; 1 is none")
+    repetition_penalty: float = Field(
+        1.2, ge=1, description="penalty on tokens already generated (default 1.2; 1 is none)"
+    )
     tell: bool | str = Field(
         "auto",
-        description="tell the LM the wish too: auto (an instruct LM), true, false, or the sentence to ask with",
+        description="tell the model the wish too (default: if it is an instruct model), or the sentence to ask with",
     )
-    samples: int = Field(1, ge=1, description="texts per prompt")
-    seed: int = Field(0, ge=0, description="seed of a prompt's first sample; the next has the next seed")
-    knobs: dict[str, Any] = Field({}, description="single knobs of the sampler")
+    samples: int = Field(1, ge=1, description="texts per prompt (default 1)")
+    seed: int = Field(0, ge=0, description="seed of a prompt's first sample (default 0); the next has the next seed")
+    knobs: dict[str, Any] = Field({}, description="a knob of the sampler, tau=0.2 say; see slalom ls samplers")
 
     @model_validator(mode="after")
-    def _complete(self) -> GenerateSpec:
+    def _paired(self) -> Self:
         if (self.classifier is None) != (self.label is None):
             raise ValueError("a classifier and its label go together: give both --classifier and --label")
-        if not any(getattr(self, wish) for wish in WISHES):
-            raise ValueError(f"nothing to steer towards: give any of {', '.join(WISHES.values())}")
         return self
+
+    @property
+    def wishes(self) -> list[str]:
+        """The fields that say what to steer towards."""
+        return [wish for wish in WISHES if getattr(self, wish)]
+
+    def options(self) -> Options:
+        """What `steer` and `requests` take besides prompts and wish."""
+        return cast("Options", {name: getattr(self, name) for name in type(self).model_fields if name in OPTIONS})
 
     def constraint(self) -> Constraint:
         """The sum of all constraints that were given."""
@@ -123,6 +147,33 @@ class GenerateSpec(BaseModel):
         for part in parts[1:]:
             whole = whole + part
         return whole
+
+
+class LoadSpec(BaseModel):
+    """Which language model, and what runs it."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str | None = Field(None, description="an embedded model, a folder or a hub name")
+    engine: Literal["auto", "torch", "openvino"] = Field(
+        "auto", description="what runs the model: auto, torch or openvino"
+    )
+    device: str | None = Field(None, description="where the model runs: cpu, cuda, cuda:1, mps; the best if left out")
+    dtype: str | None = Field(None, description="its precision: float32, bfloat16, float16; the best if left out")
+
+
+class GenerateSpec(LoadSpec, TextSpec):
+    """What `slalom generate` is asked for: prompts, what their texts should be like, and the model that writes."""
+
+    prompts: list[str | list[dict[str, str]]] = Field(
+        min_length=1, description="the texts to continue, or chats: lists of messages with a role and a content"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not self.wishes:
+            raise ValueError(f"nothing to steer towards: give any of {', '.join(WISHES.values())}")
+        return self
 
 
 def make_spec(given: dict[str, Any], file: Path | None = None) -> GenerateSpec:
