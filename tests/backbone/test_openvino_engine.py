@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from slalom.backbone import openvino_engine
+from slalom.backbone import openvino_engine, openvino_pass
 from slalom.backbone.engine import TransformersEngine
 from slalom.backbone.engines import engine_for, failed_conversions
 from slalom.backbone.model import LanguageModel
-from slalom.backbone.rollout import Limits, Resumed, rollout
+from slalom.backbone.rollout import FREE, Limits, Resumed, rollout
 from slalom.errors import SlalomError
 from slalom.frontends.listing import examine
 from tests.conftest import tiny_lm
@@ -41,7 +41,7 @@ def test_logits_are_nearly_those_of_torch(pair: tuple[LanguageModel, ...]) -> No
     tokens = torch.tensor([3, 30, 300, 30])
     runs = [lm.engine.start(prefix, ROWS, 3, None) for lm, prefix in zip(pair, prefixes, strict=True)]
     for position in range(3):
-        one, other = (run.read(position, tokens, 4).log_softmax(-1) for run in runs)
+        one, other = (run.read(position, tokens, torch.arange(4)).log_softmax(-1) for run in runs)
         assert torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1] > 0.99
 
 
@@ -116,3 +116,28 @@ def test_a_model_with_a_sliding_window_is_refused_or_left_to_torch(
 def test_an_unknown_engine_is_refused_in_a_sentence() -> None:
     with pytest.raises(SlalomError, match="unknown engine 'warp'; choose from auto, torch, openvino"):
         engine_for(tiny_lm("llama-tied").model, "warp")  # type: ignore[arg-type]
+
+
+def test_rows_of_any_start_and_length_get_the_text_they_get_alone(
+    pair: tuple[LanguageModel, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rows a request, so that some requests wait, some end early and some have a gap between their rows."""
+    _, lm = pair
+    monkeypatch.setattr(openvino_pass, "TOGETHER", 2)
+    read = lm.read([lm.encode(prompt, 20) for prompt in PROMPTS])
+    rows = torch.tensor([0, 1, 2, 1, 0])
+    limits = [Limits(length) for length in (3, 20, 12, 5, 7)]
+    first = rollout(lm, read, rows, limits, top_k=3)
+    forced = torch.full((5, 20), FREE)
+    starts = torch.tensor([1, 18, 2, 4, 0])
+    forced[torch.arange(5), starts] = 300
+    together = rollout(lm, read, rows, limits, None, 3, None, Resumed(first, starts), None, forced)
+    again = rollout(lm, read, rows, limits, None, 3, None, Resumed(together, starts), None, forced)
+    assert again.draft.tokens.tolist() == together.draft.tokens.tolist() != first.draft.tokens.tolist()
+    for row in range(5):
+        n = limits[row].length
+        alone = rollout(lm, read, rows[[row]], [limits[row]], None, 3, None, None, None, None)
+        assert alone.draft.tokens[0].tolist() == first.draft.tokens[row, :n].tolist()
+        moved = Resumed(alone, starts[[row]])
+        alone = rollout(lm, read, rows[[row]], [limits[row]], None, 3, None, moved, None, forced[[row], :n])
+        assert alone.draft.tokens[0].tolist() == together.draft.tokens[row, :n].tolist()

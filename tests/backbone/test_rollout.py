@@ -65,11 +65,10 @@ def test_in_free_length_eos_ends_a_row_and_the_others_go_on(llama: SteerableMode
     read = llama.read([llama.encode(prompt, 6) for prompt in PROMPTS])
 
     def end_two_rows(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        bias = torch.zeros_like(logits)
-        bias[0, llama.vocabulary.eos[0]] = 1e4 if i == 2 else -1e4
-        bias[1, llama.vocabulary.eos[0]] = 1e4 if i == 0 else -1e4
-        bias[2:, llama.vocabulary.eos[0]] = -1e4
-        return rows, bias
+        bias, ends = torch.zeros_like(logits), {0: 2, 1: 0}
+        for number, row in enumerate(rows.tolist()):
+            bias[number, llama.vocabulary.eos[0]] = 1e4 if ends.get(row) == i else -1e4
+        return torch.arange(len(rows)), bias
 
     out = rollout(llama, read, torch.arange(4), Limits(6, free=True), end_two_rows, top_k=3)
     assert out.draft.lengths.tolist() == [2, 0, 6, 6]

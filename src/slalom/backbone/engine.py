@@ -94,10 +94,10 @@ class Pass(Protocol):
     def memory(self) -> Memory:
         """Of the rows so far."""
 
-    def read(self, position: int, tokens: torch.Tensor, rows: int) -> torch.Tensor:
-        """Put tokens [B] at a position of the continuations; the logits after it of the first `rows` rows, float32.
+    def read(self, position: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Put tokens [B] at a position of the continuations; the logits after it of some rows [a], ascending: float32.
 
-        The other rows may be left alone: their memory of this position is right already.
+        The other rows may be left alone: their memory of this position is right already, or not needed any more.
         """
 
 
@@ -159,18 +159,20 @@ class _TransformersPass:
         self.mask = torch.cat([prefix.mask[rows], prefix.mask.new_ones(len(rows), room)], dim=1)
         self.positions = prefix.mask.sum(-1)[rows, None]  # [B, 1], of the continuation's first token
 
-    def read(self, position: int, tokens: torch.Tensor, rows: int) -> torch.Tensor:
-        column = self.prompt + position
+    def read(self, position: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Up to the last of these rows all go along: the cache is read without copying it."""
+        column, count = self.prompt + position, int(rows[-1]) + 1
         for layer in self.layers:
             layer.filled = column
         out = self.model(
-            input_ids=tokens[:rows, None],
-            attention_mask=self.mask[:rows, : column + 1],
-            position_ids=self.positions[:rows] + position,
+            input_ids=tokens[:count, None],
+            attention_mask=self.mask[:count, : column + 1],
+            position_ids=self.positions[:count] + position,
             past_key_values=self.cache,
             use_cache=True,
         )
-        return out.logits[:, -1].float()
+        logits = out.logits[:, -1]
+        return (logits if len(rows) == count else logits[rows]).float()
 
 
 class _Room(DynamicLayer):  # type: ignore[misc]

@@ -26,21 +26,23 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.masking_utils import AttentionMaskInterface
 
-from slalom.backbone import cache, progress
+from slalom.backbone import cache, openvino_pass, progress
 from slalom.backbone.engine import Engine, Memory, Pass, Prefix, TransformersEngine
 from slalom.backbone.engines import FAILURES
+from slalom.backbone.openvino_pass import OpenVINOPass, steady_rows
 from slalom.errors import SlalomError
 from slalom.types import Tokens
 
 ATTENTION = "slalom-openvino"
-HIDDEN = -1e9  # added to the attention scores of what must not be seen
+LAYOUT = 2  # of a converted model's folder
 CLOSE = 0.1  # nats between the converted model's next-token distribution and the original's, at the most
 SETTINGS = {
     "PERFORMANCE_HINT": "LATENCY",
     "INFERENCE_PRECISION_HINT": "f32",
     "KV_CACHE_PRECISION": "f32",
-    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # eight-bit activations differ with the batch: another text than alone
 }
+# Activations in eight bits, by groups of so many, where a row's text does not depend on its batch then; or not at all.
+GROUPS = ("32", "0")
 
 
 class OpenVINOEngine:
@@ -48,80 +50,27 @@ class OpenVINOEngine:
 
     name = "openvino"
 
-    def __init__(self, compiled: ov.CompiledModel) -> None:
-        self.compiled = compiled
+    def __init__(self, compiled: ov.CompiledModel, least: int) -> None:
+        self.compiled, self.least = compiled, least
 
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
-        request = _Request(self.compiled)
-        positions = (prompts.mask.cumsum(-1) - 1).clamp(min=0)
-        logits = request.read(prompts.ids, _seen(prompts.mask, prompts.ids.shape[1]), positions)
-        return Prefix(request.memory, prompts.mask, logits)
+        return openvino_pass.prefill(self.compiled, self.least, prompts)
 
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
-        """A rollout in a request of its own, so that several may run side by side."""
-        return _OpenVINOPass(_Request(self.compiled), prefix, rows, room, memory or prefix.memory.select(rows))
-
-
-class _OpenVINOPass:
-    def __init__(self, request: _Request, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory) -> None:
-        self.request, self.given, self.next = request, memory, -1
-        self.prompt = prefix.mask.shape[1]
-        self.mask = torch.cat([prefix.mask[rows], prefix.mask.new_ones(len(rows), room)], dim=1)
-        self.positions = prefix.mask.sum(-1)[rows, None]  # [B, 1], of the continuation's first token
-
-    @property
-    def memory(self) -> Memory:
-        """All that was read, or what was given if nothing was."""
-        return self.given if self.next < 0 else self.request.memory
-
-    def read(self, position: int, tokens: torch.Tensor, rows: int) -> torch.Tensor:
-        """All rows go along, since the graph's state has them all; the waiting ones read what they have anyway."""
-        column = self.prompt + position
-        if position != self.next:
-            self.request.memory = Memory([tensor[:, :, :column] for tensor in self.given.tensors])
-        self.next = position + 1
-        mask = _seen(self.mask[:, : column + 1], 1)
-        return self.request.read(tokens[:, None], mask, self.positions + position)[:rows]
-
-
-class _Request:
-    """One inference request and its states."""
-
-    def __init__(self, compiled: ov.CompiledModel) -> None:
-        self.request = compiled.create_infer_request()
-        self.states = sorted(self.request.query_state(), key=lambda state: int(state.name.rsplit(".", 1)[1]))
-
-    @property
-    def memory(self) -> Memory:
-        """A copy of the states."""
-        return Memory([torch.from_numpy(np.array(state.state.data)) for state in self.states])
-
-    @memory.setter
-    def memory(self, memory: Memory) -> None:
-        for state, tensor in zip(self.states, memory.tensors, strict=True):
-            state.state = ov.Tensor(tensor.contiguous().numpy())
-
-    def read(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The logits [B, V] after the last of these tokens."""
-        inputs = {
-            "input_ids": ids.contiguous().numpy(),
-            "mask": mask.numpy(),
-            "position_ids": positions.contiguous().numpy(),
-            "beam_idx": np.arange(len(ids), dtype=np.int32),
-        }
-        self.request.infer(inputs)
-        return torch.from_numpy(np.array(self.request.get_output_tensor(0).data))
-
-
-def _seen(mask: torch.Tensor, new: int) -> torch.Tensor:
-    """What the last `new` of the columns [B, m] may look at, as numbers to add: float32 [B, 1, new, m]."""
-    columns = torch.arange(mask.shape[1])
-    visible = (columns <= columns[-new:, None]) & mask[:, None].bool()  # [B, new, m]
-    return torch.where(visible, 0.0, HIDDEN)[:, None]
+        """A rollout in requests of its own, so that several may run side by side."""
+        return OpenVINOPass(self.compiled, self.least, prefix, rows, room, memory)
 
 
 # Conversion, once per model and version.
+
+
+class Found(NamedTuple):
+    """What trying a converted model on this machine showed."""
+
+    group: str  # of activations quantised together
+    least_rows: int  # of a request
+    milliseconds: dict[str, float]  # of a pass of one row: torch's and openvino's
 
 
 class Prepared(NamedTuple):
@@ -151,8 +100,8 @@ def prepare(model: PreTrainedModel, again: bool = True) -> Prepared:
         _remember(failure, model.config.name_or_path or type(model).__name__, str(error))
         raise
     failure.unlink(missing_ok=True)
-    speed = json.loads((place / "speed.json").read_text(encoding="utf-8"))
-    return Prepared(OpenVINOEngine(_compile(place)), speed)
+    found = Found(**json.loads((place / "found.json").read_text(encoding="utf-8")))
+    return Prepared(OpenVINOEngine(_compile(place, found.group), found.least_rows), found.milliseconds)
 
 
 def _remember(failure: Path, model: str, reason: str) -> None:
@@ -167,7 +116,7 @@ def _fingerprint(model: PreTrainedModel) -> str:
     """A name for exactly this model, converted by exactly these versions."""
     sums = [parameter.detach().double().sum().item() for parameter in model.parameters()]
     versions = [ov.__version__, nncf.__version__, torch.__version__]
-    return hashlib.sha256(json.dumps([model.config.to_json_string(), sums, versions]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([LAYOUT, model.config.to_json_string(), sums, versions]).encode()).hexdigest()[:16]
 
 
 def _make(model: PreTrainedModel, target: Path) -> None:
@@ -182,16 +131,27 @@ def _make(model: PreTrainedModel, target: Path) -> None:
             raise SlalomError(f"openvino could not convert the model ({reason}); use the torch engine") from error
         compressed = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)
         ov.save_model(compressed, target / "model.xml", compress_to_fp16=False)
+        group, least = _steadiest(target)
         engines: dict[str, Engine] = {
             "torch": TransformersEngine(model),
-            "openvino": OpenVINOEngine(_compile(target)),
+            "openvino": OpenVINOEngine(_compile(target, group), least),
         }
         _check(engines)
-        (target / "speed.json").write_text(json.dumps(_race(engines)), encoding="utf-8")
+        found = Found(group, least, _race(engines))
+        (target / "found.json").write_text(json.dumps(found._asdict()), encoding="utf-8")
 
 
-def _compile(folder: Path) -> ov.CompiledModel:
-    return ov.Core().compile_model(folder / "model.xml", "CPU", SETTINGS)
+def _steadiest(folder: Path) -> tuple[str, int]:
+    """The first way of quantising activations with which a row's logits do not depend on its batch."""
+    for group in GROUPS:
+        if (least := steady_rows(_compile(folder, group))) is not None:
+            return group, least
+    return GROUPS[-1], 1  # as steady as it gets: rounding errors are left
+
+
+def _compile(folder: Path, group: str) -> ov.CompiledModel:
+    settings = SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group}
+    return ov.Core().compile_model(folder / "model.xml", "CPU", settings)
 
 
 @torch.inference_mode()
@@ -347,6 +307,6 @@ def _race(engines: dict[str, Engine]) -> dict[str, float]:
     for position in range(12):
         for name, run in runs.items():
             started = time.perf_counter()
-            run.read(position, row, 1)
+            run.read(position, row, row)
             times[name].append(1000 * (time.perf_counter() - started))
     return {name: round(median(measured[2:]), 2) for name, measured in times.items()}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slalom.backbone.vocabulary import Vocabulary
 
 REPETITION_PENALTY = 1.2
+ALIKE = 8  # lengths of texts that differ by less are as good as the same
 FREE = -1  # where a rollout may choose a token itself
 
 # A position, the rows at it [a] and their logits [a, V] → which of those rows are biased [b], and what to add [b, V].
@@ -129,14 +130,12 @@ def rollout(
     listed = [limits] * len(rows) if isinstance(limits, Limits) else limits
     room = 0 if resumed is None else resumed.origin.candidates.shape[-1] - 1 - top_k
     asked = _padded(extra or [[]] * len(rows), device, room)
+    begins = torch.zeros_like(rows) if resumed is None else resumed.starts
+    order = _order(begins.tolist(), [one.length for one in listed], device)
+    starts, ends = begins[order], torch.tensor([listed[row].length for row in order.tolist()], device=device)
     if resumed is None:
-        order, starts = torch.arange(len(rows), device=device), torch.zeros_like(rows)
-        ends = torch.tensor([one.length for one in listed], device=device)
         out, memory = _blank(ends, 1 + top_k + asked.shape[1], lm.vocabulary.pad), None
     else:
-        order = resumed.starts.argsort(stable=True)  # so that the rows at a position are always the first ones
-        starts = resumed.starts[order]
-        ends = torch.tensor([listed[row].length for row in order.tolist()], device=device)
         source = order if resumed.rows is None else resumed.rows[order]
         out, memory = _copy(resumed.origin, source, starts, ends), resumed.origin.memory.select(source)
     rules = _Rules.of(lm.vocabulary, [listed[row] for row in order.tolist()], [owners[row] for row in order.tolist()])
@@ -154,29 +153,27 @@ def rollout(
         return rules.best(scores, which, out.tokens[:, :i])
 
     run = lm.engine.start(prompts.prefix, rows[order], n, memory)
-    active = [int((starts <= i).sum()) for i in range(n)]  # rows written at each position
     for i in range(int(starts.min()) if len(starts) else n, n):
-        a = active[i]
-        logits = run.read(i - 1, out.tokens[:, i - 1], a) if i else prompts.prefix.logits[rows[order[:a]]]
-        scores = rules.penalised(logits, out.tokens[:a, :i]).masked_fill(rules.banned[:a], -torch.inf)
-        chosen = choose(scores, torch.arange(a, device=device), i)
+        live = ((starts <= i) & (out.lengths > i)).nonzero()[:, 0]  # the rows that are written at this position
+        if not len(live):
+            continue
+        logits = run.read(i - 1, out.tokens[:, i - 1], live) if i else prompts.prefix.logits[rows[order[live]]]
+        scores = rules.penalised(logits, live, out.tokens[:, :i]).masked_fill(rules.banned[live], -torch.inf)
+        chosen = choose(scores, live, i)
         if bias is not None:
-            biased, vectors = bias(i, order[:a], logits)
-            chosen[biased] = choose(scores[biased] + vectors, biased, i)
+            biased, vectors = bias(i, order[live], logits)
+            chosen[biased] = choose(scores[biased] + vectors, live[biased], i)
 
-        lengths = out.lengths[:a]
-        ended = (lengths > i) & torch.isin(chosen, eos)
-        lengths[ended] = i
-        out.ended[:a] |= ended
-        out.tokens[:a, i] = chosen
+        ended = torch.isin(chosen, eos)
+        out.lengths[live[ended]] = i
+        out.ended[live] |= ended
+        out.tokens[live, i] = chosen
 
-        best = logits.masked_fill(rules.never[:a], -torch.inf).topk(top_k).indices
-        own = torch.cat([out.tokens[:a, i, None], best, asked[:a].clamp(min=0)], dim=-1)
-        out.candidates[:a, i] = own
-        out.candidate_log_probs[:a, i] = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
-        out.log_probs[:a, i] = out.candidate_log_probs[:a, i, 0]
-        if (out.lengths <= i).all():
-            break
+        best = logits.masked_fill(rules.never[live], -torch.inf).topk(top_k).indices
+        own = torch.cat([chosen[:, None], best, asked[live].clamp(min=0)], dim=-1)
+        out.candidates[live, i] = own
+        out.candidate_log_probs[live, i] = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
+        out.log_probs[live, i] = out.candidate_log_probs[live, i, 0]
     back = order.argsort()
     written = (out.tokens[back], out.lengths[back], out.log_probs[back], out.ended[back])
     draft = finished(lm, owners, *written, listed)
@@ -184,12 +181,18 @@ def rollout(
     candidates[..., 0] = draft.tokens
     again = repeated(candidates, top_k)
     again[..., 1 + top_k :] |= (asked[back] < 0)[:, None]
-    memory = run.memory if resumed is None else run.memory.reorder(back)
+    memory = run.memory if order.equal(torch.arange(len(order), device=device)) else run.memory.reorder(back)
     return Rollout(draft, memory, candidates, out.candidate_log_probs[back], again)
 
 
+def _order(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:
+    """Rows in the order in which an engine had best take them: those together that begin and end together."""
+    keys = [(-(-end // ALIKE), start) for start, end in zip(starts, ends, strict=True)]
+    return torch.tensor(sorted(range(len(keys)), key=lambda row: (-keys[row][0], keys[row][1])), device=device).long()
+
+
 class _Rules(NamedTuple):
-    """What each row may write; the first of the rows are asked for at every position."""
+    """What each row may write."""
 
     limits: list[Limits]
     prompts: list[Prompt]
@@ -209,20 +212,21 @@ class _Rules(NamedTuple):
             _padded([list(prompt.begun_ids) for prompt in prompts], fixed.device),
         )
 
-    def penalised(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits [a, V] after each row's repetition penalty on what its continuation holds, tokens [a, i] the last."""
-        seen = torch.cat([self.begun[: len(logits)], tokens], dim=1)
+    def penalised(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits [a, V] of some rows after the repetition penalty on what each one's text holds, tokens [B, i] last."""
+        seen = torch.cat([self.begun, tokens], dim=1)[rows]
         if not seen.shape[1]:
             return logits
         some = seen.amax(1, keepdim=True)  # a token of the row's own stands for the filling
         seen = torch.where(seen < 0, some, seen)
-        for penalty in {one.repetition_penalty for one in self.limits[: len(logits)]} - {1.0}:
-            wanted = [one.repetition_penalty == penalty for one in self.limits[: len(logits)]]
-            rows = (torch.tensor(wanted, device=logits.device) & (some[:, 0] >= 0)).nonzero()[:, 0]
-            if len(rows) == len(logits):
+        penalties = [self.limits[row].repetition_penalty for row in rows.tolist()]
+        for penalty in set(penalties) - {1.0}:
+            wanted = [one == penalty for one in penalties]
+            own = (torch.tensor(wanted, device=logits.device) & (some[:, 0] >= 0)).nonzero()[:, 0]
+            if len(own) == len(logits):
                 logits = penalise(logits, seen, penalty)
-            elif len(rows):
-                logits = logits.index_copy(0, rows, penalise(logits[rows], seen[rows], penalty))
+            elif len(own):
+                logits = logits.index_copy(0, own, penalise(logits[own], seen[own], penalty))
         return logits
 
     def best(self, scores: torch.Tensor, rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
