@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import json
 import math
 import runpy
 import subprocess
@@ -12,6 +15,8 @@ import pytest
 import torch
 
 import slalom
+from slalom.backbone.openvino_encoder import compiled, converted
+from slalom.constraints.encoder import EXAMPLES
 from slalom.constraints.loading import SHIPPED, card
 from tests.helpers import draft_of
 
@@ -99,6 +104,20 @@ def test_the_shipped_classifier_knows_neutral(default_lm: slalom.SteerableModel,
     first = text.split()[0]
     draft = draft_of(default_lm, [(first, text[len(first) :])])
     assert slalom.Sentiment("neutral").judge(draft).degree.item() > 0.5
+
+
+def test_openvino_reads_a_thousand_drafts_as_torch_does() -> None:
+    with gzip.open(ROOT / "data" / "drafts_rated.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in itertools.islice(lines, 1000)]
+    guide, cpu, farthest = slalom.Sentiment("negative"), torch.device("cpu"), 0.0
+    fast = compiled(converted(guide.model, guide._outputs, guide._encode(EXAMPLES, cpu).inputs))
+    for start in range(0, 1000, 32):
+        texts = [row["prompt"] + row["text"] for row in rows[start : start + 32]]
+        with torch.inference_mode():
+            inputs = guide._encode(texts, cpu).inputs
+            apart = (fast(inputs).softmax(-1) - guide._outputs(inputs).softmax(-1)).abs().max().item()
+        farthest = max(farthest, apart)
+    assert farthest < 0.02
 
 
 def test_toxicity_is_that_of_the_continuation_whatever_the_prompt_says(default_lm: slalom.SteerableModel) -> None:

@@ -9,7 +9,9 @@ import torch
 from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaModel
 
 from slalom.api import SteerableModel
+from slalom.backbone.openvino_encoder import compiled, converted
 from slalom.constraints import classifier as open_classifier
+from slalom.constraints import encoder
 from slalom.constraints.classifier import Classifier, margin
 from slalom.constraints.encoder import dot_products, replaced_embeddings, window
 from slalom.errors import SlalomError
@@ -121,9 +123,48 @@ def test_a_saved_classifier_steers_from_its_folder(llama: SteerableModel, good: 
     good.tokenizer.save_pretrained(tmp_path)
     again = open_classifier(str(tmp_path), "GOOD")
     draft = draft_of(llama, [("the food was", " good and warm")])
-    assert again.score(draft).item() == pytest.approx(good.score(draft).item(), rel=1e-4)
+    assert again.score(draft).item() == pytest.approx(good.score(draft).item(), abs=0.05)  # another engine reads it
     assert all(not parameter.requires_grad for parameter in again.model.parameters())  # type: ignore[attr-defined]
     good.model.double()
+
+
+def saved(folder: Path) -> str:
+    model, tokenizer = tiny_classifier(("bad", "fair", "good"))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_openvino_reads_nearly_as_torch_does_and_the_same_in_any_batch(llama: SteerableModel, tmp_path: Path) -> None:
+    constraint = Classifier(saved(tmp_path), "good")
+    texts = ["good", "the food was bad", "we like the warm and lovely day by the river", "a"]
+    encoded = constraint._encode(texts, torch.device("cpu")).inputs
+    fast = compiled(converted(constraint.model, constraint._outputs, encoded))
+    together = fast(encoded)
+    assert torch.allclose(together.softmax(-1), constraint._outputs(encoded).softmax(-1), atol=0.02)
+    for row, text in enumerate(texts):
+        alone = fast(constraint._encode([text], torch.device("cpu")).inputs)
+        assert alone[0].tolist() == together[row].tolist()
+
+
+def test_one_reading_of_a_text_serves_all_constraints_that_share_the_classifier(
+    llama: SteerableModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = (Classifier(saved(tmp_path), label) for label in ("good", "bad"))
+    draft = draft_of(llama, [("the food was", " good and warm"), ("the food was", " bad and cold")])
+    both = good.score(draft), bad.score(draft)
+    for constraint in (good, bad):
+        monkeypatch.setattr(constraint, "_engine", lambda home: (pytest.fail, 8))  # nothing is read again
+    assert good.score(draft).tolist() == both[0].tolist()
+    assert bad.score(draft.select([1])).tolist() == both[1][1:].tolist()
+
+
+def test_readings_beyond_the_latest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "REMEMBERED", 2)
+    readings = encoder.Readings()
+    for text in ("a", "b", "a", "c"):
+        readings.remember({text: torch.zeros(1)})
+    assert set(readings.of(["a", "b", "c"])) == {"a", "c"}
 
 
 def test_an_unknown_label_is_refused_with_the_choices() -> None:

@@ -123,7 +123,7 @@ def _make(model: PreTrainedModel, target: Path) -> None:
     """Convert, compress the weights to eight bits, check against the original, and time both."""
     if getattr(model.config.get_text_config(), "sliding_window", None):
         raise SlalomError("the openvino engine cannot run models with a sliding window yet; use the torch engine")
-    with progress.spinner("converting the model for openvino, once"), progress.quiet_transformers(), _silent_nncf():
+    with progress.spinner("converting the model for openvino, once"), progress.quiet_transformers(), silent_nncf():
         try:
             graph = convert(model)
         except Exception as error:
@@ -271,7 +271,7 @@ def _plain_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silent_nncf() -> Iterator[None]:
+def silent_nncf() -> Iterator[None]:
     """Its tables, bars and the tracer's warnings are not for our user."""
     logger = logging.getLogger("nncf")
     level = logger.level

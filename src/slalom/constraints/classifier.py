@@ -58,7 +58,7 @@ class Classifier(EncoderConstraint, MarginConstraint):
             model, tokenizer = load_classifier(model)
         elif tokenizer is None:
             raise SlalomError("a classifier given as a model object needs its tokenizer too")
-        super().__init__(model, tokenizer, reads)
+        super().__init__(model, tokenizer, reads, ours=source is not None)
         self.label = label_index(model.config, label)
         self.label_name = str(model.config.id2label[self.label])
         self.name = name or f"classifier:{self.label_name}"
@@ -66,8 +66,12 @@ class Classifier(EncoderConstraint, MarginConstraint):
         if source is not None:
             self.sure = sure_degree(source, self.label_name)
 
-    def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
-        return margin(self.model(**encoded).logits, self.label)
+    def _outputs(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits: torch.Tensor = self.model(**encoded).logits
+        return logits
+
+    def _f(self, outputs: torch.Tensor) -> torch.Tensor:
+        return margin(outputs, self.label)
 
 
 def sure_degree(source: str, label: str) -> float:

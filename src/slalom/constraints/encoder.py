@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from slalom.backbone.engines import has_openvino
 from slalom.backbone.hooks import in_this_thread
-from slalom.backbone.placement import place
+from slalom.backbone.placement import is_settled, place
+from slalom.backbone.progress import say
 from slalom.backbone.vocabulary import Vocabulary, shareable, text_reader
 from slalom.constraints import alignment
 from slalom.constraints.constraint import Constraint
@@ -23,12 +26,30 @@ from slalom.types import Draft, Prompt, Relaxed
 
 Reads = Literal["text", "continuation"]  # the prompt followed by the continuation, or the continuation alone
 TOGETHER = 8  # texts read in one pass: more bring nothing but padding, and memory for gradients
+FAST_TOGETHER = 32  # the same on OpenVINO
+REMEMBERED = 4096  # texts an encoder has read
 POSITIONS = 512  # that an encoder has, if its config does not say
 
 # Every LM token as an embedding of an encoder, [V, d], by the encoder, the LM's vocabulary and the device.
 _TABLES: WeakKeyDictionary[PreTrainedModel, WeakKeyDictionary[Vocabulary, dict[torch.device, torch.Tensor]]]
 _TABLES = WeakKeyDictionary()
 _BUILDING = threading.Lock()
+
+# Encoders as OpenVINO runs them; none where torch is faster.
+_FAST: WeakKeyDictionary[PreTrainedModel, Callable[[dict[str, torch.Tensor]], torch.Tensor] | None]
+_FAST = WeakKeyDictionary()
+
+# What a conversion is tried on: sentences of the length of a draft.
+EXAMPLES = [
+    "The food was wonderful and we will certainly come back with all of our friends next summer.",
+    "Nobody answered the phone for three days, and when they did, they were rude and could not help me at all.",
+    "The bridge was built in 1932 and connects the old harbour with the station on the other side of the river.",
+    "I opened the box and found that half of the parts were missing, which made me so angry that I sent it back.",
+    "She smiled at the children, thanked everybody for the flowers and said it was the best day of her life.",
+    "The meeting begins at nine in room twelve; please bring the report and a copy of last year's figures.",
+    "It rained all week, the tent leaked, and the only thing we remember of the trip is being cold and hungry.",
+    "In the evening he reads the newspaper in the kitchen while the radio plays songs from another time.",
+]
 
 
 class Encoded(NamedTuple):
@@ -46,34 +67,94 @@ class Around(NamedTuple):
     room: int  # how many there are: those asked for, or as many of the last ones as fit
 
 
-class EncoderConstraint(Constraint):
-    """A constraint whose f is computed by an encoder with a tokenizer of its own. Subclasses give `_f`."""
+class Readings:
+    """What an encoder said of the latest texts, for whoever asks again; safe among threads."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reads: Reads) -> None:
+    def __init__(self) -> None:
+        self._rows: dict[str, torch.Tensor] = {}
+        self._lock = threading.Lock()
+
+    def of(self, texts: list[str]) -> dict[str, torch.Tensor]:
+        """What is known of these."""
+        with self._lock:
+            return {text: self._rows[text] for text in texts if text in self._rows}
+
+    def remember(self, rows: dict[str, torch.Tensor]) -> None:
+        """Keep these, and forget the oldest if there are too many."""
+        with self._lock:
+            for text, row in rows.items():
+                self._rows.pop(text, None)
+                self._rows[text] = row
+            for text in list(self._rows)[: max(0, len(self._rows) - REMEMBERED)]:
+                del self._rows[text]
+
+
+_READINGS: WeakKeyDictionary[PreTrainedModel, Readings] = WeakKeyDictionary()
+
+
+class EncoderConstraint(Constraint):
+    """A constraint whose f is computed by an encoder with a tokenizer of its own. Subclasses give `_outputs` and `_f`.
+
+    A model that is `ours`, loaded here by its name and frozen, may be run by a faster engine than torch, and what it
+    says of a text is remembered: one reading serves all constraints that share it.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reads: Reads, ours: bool = False
+    ) -> None:
         if not tokenizer.is_fast:
             raise SlalomError("the classifier's tokenizer must be a fast one: character offsets are needed to align it")
         self.model = model.eval()
         self.tokenizer = shareable(tokenizer)
-        self.reads = known_reads(reads)
+        self.reads, self.ours = known_reads(reads), ours
         self.longest = min(tokenizer.model_max_length, window(model))
         (special,) = tokenizer(["a"], return_special_tokens_mask=True)["special_tokens_mask"]
         self._before_text, self._after_text = _leading(special), _leading(special[::-1])
 
     @abstractmethod
-    def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
-        """f of the encoder's inputs, differentiable in its word embeddings: [B]."""
+    def _outputs(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What the encoder says of its inputs, differentiable in its word embeddings: [B, k]."""
+
+    @abstractmethod
+    def _f(self, outputs: torch.Tensor) -> torch.Tensor:
+        """f of what the encoder says: [B]."""
 
     def score(self, draft: Draft) -> torch.Tensor:
         """f of the real text, read with the encoder's own tokens: each text but once, those of like length together."""
-        texts = self._texts(draft)
-        different = sorted(set(texts), key=lambda text: (len(text), text))
-        found: dict[str, float] = {}
-        for start in range(0, len(different), TOGETHER):
-            some = different[start : start + TOGETHER]
-            with torch.inference_mode():
-                inputs, _ = self._encode(some, draft.tokens.device)
-                found.update(zip(some, self._f(inputs).tolist(), strict=True))
-        return torch.tensor([found[text] for text in texts], device=draft.tokens.device)
+        texts, device = self._texts(draft), draft.tokens.device
+        home = place(self.model, device)
+        readings = _READINGS.setdefault(self.model, Readings()) if self.ours else Readings()
+        found = readings.of(texts)
+        new = sorted(set(texts) - set(found), key=lambda text: (len(text), text))
+        run, together = self._engine(home)
+        with torch.inference_mode():
+            for start in range(0, len(new), together):
+                some = new[start : start + together]
+                found.update(zip(some, run(self._encode(some, device).inputs).cpu(), strict=True))
+            readings.remember(found)
+            return self._f(torch.stack([found[text] for text in texts])).to(device)
+
+    def _engine(self, home: torch.device) -> tuple[Callable[[dict[str, torch.Tensor]], torch.Tensor], int]:
+        """What gives the encoder's outputs without gradients, and how many texts it had best read at once."""
+        fast = self._fast if home.type == "cpu" else None
+        return (self._outputs, TOGETHER) if fast is None else (fast, FAST_TOGETHER)
+
+    @functools.cached_property
+    def _fast(self) -> Callable[[dict[str, torch.Tensor]], torch.Tensor] | None:
+        """The encoder on OpenVINO, where that is installed, can run it and is faster; shared by all that share it."""
+        if not self.ours or is_settled(self.model) or not has_openvino():
+            return None
+        from slalom.backbone.openvino_encoder import prepare
+
+        with _BUILDING:
+            if self.model not in _FAST:
+                example = self._encode(EXAMPLES, torch.device("cpu")).inputs
+                try:
+                    _FAST[self.model] = prepare(self.model, self._outputs, example)
+                except SlalomError as error:
+                    say(f"torch is used: {error}")
+                    _FAST[self.model] = None
+            return _FAST[self.model]
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """The collected gradient of each position times each candidate's embedding, a few rows at a time."""
@@ -89,7 +170,7 @@ class EncoderConstraint(Constraint):
             return watched[-1]
 
         with torch.enable_grad(), replaced_embeddings(self.model, watch):
-            (gradients,) = torch.autograd.grad(self._f(inputs).sum(), watched)
+            (gradients,) = torch.autograd.grad(self._f(self._outputs(inputs)).sum(), watched)
         rows = [row[:end] for row, end in zip(draft.tokens.tolist(), draft.lengths.tolist(), strict=True)]
         starts = [len(self._before(prompt)) for prompt in draft.prompts]
         spans = [
@@ -114,7 +195,7 @@ class EncoderConstraint(Constraint):
             return out
 
         with replaced_embeddings(self.model, mixed):
-            return self._f(inputs).to(mixtures.device)
+            return self._f(self._outputs(inputs)).to(mixtures.device)
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
         """Refuses nothing, but places the encoder and builds the table now, while little else is in memory."""

@@ -34,15 +34,16 @@ class Similar(EncoderConstraint):
             raise SlalomError("the text to be similar to is empty; give at least one word")
         if not -1 < least < 1:
             raise SlalomError(f"least is {least:g}; it must be a cosine, above -1 and below 1")
+        ours = model is None
         if model is None:
             model, tokenizer = load_encoder(ENCODER)
         elif tokenizer is None:
             raise SlalomError("an encoder given as a model object needs its tokenizer too")
-        super().__init__(model, tokenizer, reads)
+        super().__init__(model, tokenizer, reads, ours)
         self.text, self.least = text, least
         self.name = f"similar:{text}"
         with torch.no_grad():
-            self._wished = self._embed(self._encode([text], model.device).inputs)  # [1, d]
+            self._wished = self._outputs(self._encode([text], model.device).inputs)  # [1, d]
 
     def describe(self, likeliest: Likeliest = first) -> str:
         """What it should be like."""
@@ -52,12 +53,11 @@ class Similar(EncoderConstraint):
         """Whether the cosine is at least what was asked for."""
         return self.score(draft) >= 0
 
-    def _f(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
-        own = self._embed(encoded)
-        return SCALE * ((own * self._wished.to(own.device, own.dtype)).sum(-1).float() - self.least)
-
-    def _embed(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _outputs(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         """Sentence embeddings of length 1: [B, d]."""
         mask = encoded["attention_mask"][..., None]
         hidden = self.model(**encoded).last_hidden_state  # [B, m, d]
         return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
+
+    def _f(self, outputs: torch.Tensor) -> torch.Tensor:
+        return SCALE * ((outputs * self._wished.to(outputs.device, outputs.dtype)).sum(-1).float() - self.least)
