@@ -40,12 +40,12 @@ class DABState(NamedTuple):
     def join(self, other: DABState, columns: tuple[int, int]) -> DABState:
         """The rows of both."""
         n, c = (max(own.candidates.shape[dim] for own in (self, other)) for dim in (1, 2))
-        tensors = (
+        candidates, log_probs, repeated = (
             torch.cat([per_candidate(tensor, n, c, filling) for tensor in pair])
             for *pair, filling in zip(self[1:4], other[1:4], (0, 0, True), strict=True)
         )
         proposed = torch.cat([widened(own.proposed, n, FREE) for own in (self, other)])
-        return DABState(self.latest.join(other.latest), *tensors, proposed)
+        return DABState(self.latest.join(other.latest), candidates, log_probs, repeated, proposed)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,8 @@ class Scheduler:
         going: list[_Batch] = []
         for batch in [*self._batches, *self._admitted()]:
             for part, drafts in _advanced(batch, finished):
-                reports += [row.note(*own) for row, *own in zip(part.rows, drafts, part.proposed, strict=True)]
+                rows = zip(part.rows, drafts, part.proposed, strict=True)
+                reports += [row.note(seen, proposed) for row, seen, proposed in rows]
                 left = [number for number, row in enumerate(part.rows) if not row.done]
                 finished += [end for row in part.rows if row.done and (end := self._ended(row)) is not None]
                 going += [part.select(left)] if left else []
