@@ -6,6 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -29,10 +30,19 @@ def schema(serving: Serving) -> Iterator[schemathesis.BaseSchema]:
         yield schemathesis.openapi.from_url(f"{url}/openapi.json")
 
 
+def make_sensible(body: dict[str, Any]) -> None:
+    """Leave out most of what is right by the schema and yet refused, so that more cases are written out."""
+    if body.get("prompt") is not None:
+        body.pop("messages", None)
+    body.pop("max_completion_tokens", None)
+    if isinstance(wish := body.get("slalom"), dict):
+        for name in ("constraints", "regex", "sentiment", "detoxify", "similar", "classifier", "label", "description"):
+            wish.pop(name, None)
+        wish |= {"preset": "default", "knobs": {}, "keywords": ["soup"]}
+
+
 @pytest.mark.parametrize(("path", "mode"), KINDS, ids=str)
-def test_every_case_is_answered_as_documented(
-    schema: schemathesis.BaseSchema, path: str, mode: GenerationMode
-) -> None:
+def test_every_case_is_answered_as_documented(schema: schemathesis.BaseSchema, path: str, mode: GenerationMode) -> None:
     """What is right by the schema may still be refused (a prompt that is empty, a model that cannot); nothing else."""
     method = "POST" if path in WRITING else "GET"
     seen: Counter[int] = Counter()
@@ -47,6 +57,8 @@ def test_every_case_is_answered_as_documented(
         database=None,
     )
     def answered(case: schemathesis.Case) -> None:
+        if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            make_sensible(case.body)
         seen[case.call_and_validate(excluded_checks=[positive_data_acceptance]).status_code] += 1
 
     answered()
