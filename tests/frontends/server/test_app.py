@@ -62,6 +62,12 @@ def test_a_completion_has_openais_shape_and_the_text_that_steer_writes(
     }
 
 
+def test_a_whole_number_may_be_written_with_a_point(client: TestClient) -> None:
+    body = '{"model": "llama-tied", "prompt": "the food", "max_tokens": 6.0, "n": 2.0, "slalom": {"steps": 1.0}}'
+    answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert len(answer.json()["choices"]) == 2
+
+
 def test_several_prompts_are_answered_prompt_by_prompt(client: TestClient) -> None:
     together = complete(client, prompt=["the food", "we"], n=2)["choices"]
     alone = [choice for prompt in ("the food", "we") for choice in complete(client, prompt=prompt, n=2)["choices"]]
@@ -139,6 +145,7 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
         ({"logit_bias": {"7": 1}}, "logit_bias", "it is not supported"),
         ({"presence_penalty": 0.5}, "presence_penalty", "it is not supported"),
         ({"n": 0}, "n", "n is 0; input should be greater than or equal to 1"),
+        ({"n": 1.5}, "n", "n is 1.5; input should be a valid integer"),
         ({"n": "2"}, "n", "n is '2'; input should be a valid integer"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"seed": 2**60}, "seed", "less than or equal to"),

@@ -32,8 +32,9 @@ def schema(serving: Serving) -> Iterator[schemathesis.BaseSchema]:
 
 def make_sensible(body: dict[str, Any]) -> None:
     """Leave out most of what is right by the schema and yet refused, so that more cases are written out."""
-    if body.get("prompt") is not None:
+    if body.get("messages") is None or body.get("prompt") is not None:
         body.pop("messages", None)
+        body["prompt"] = body.get("prompt") or "the food"
     body.pop("max_completion_tokens", None)
     if isinstance(wish := body.get("slalom"), dict):
         for name in ("constraints", "regex", "sentiment", "detoxify", "similar", "classifier", "label", "description"):

@@ -21,7 +21,7 @@ from slalom.errors import SlalomError
 from slalom.frontends.cli import app
 from slalom.frontends.serve_command import serve_spec
 
-LONG = {"model": "lm", "prompt": "the food", "max_tokens": 60, "slalom": {"keywords": ["xylophone"], "steps": 12}}
+LONG = {"model": "lm", "prompt": "the food", "max_tokens": 24, "slalom": {"keywords": ["xylophone"], "steps": 12}}
 
 
 @pytest.fixture(scope="module")

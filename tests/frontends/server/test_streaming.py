@@ -1,4 +1,4 @@
-"""What a client sees while texts are written: chunks, comment lines, live drafts, and an end to work nobody waits for."""
+"""What a client sees while texts are written: chunks, comment lines, live drafts, and an end if it goes away."""
 
 from __future__ import annotations
 

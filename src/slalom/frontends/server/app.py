@@ -128,8 +128,7 @@ def _add_texts(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/steer/stream",
         response_class=StreamingResponse,
-        responses=ERRORS
-        | {200: {"content": NAMED, "description": "Named events: start, draft, text, error, done."}},
+        responses=ERRORS | {200: {"content": NAMED, "description": "Named events: start, draft, text, error, done."}},
     )
     async def steer_stream(body: SteerBody, request: Request) -> StreamingResponse:
         """Write texts and show every draft."""
