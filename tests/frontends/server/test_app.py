@@ -204,6 +204,45 @@ def test_a_body_that_is_no_object_is_refused(client: TestClient, body: bytes) ->
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("depth", [50, 300, 900, 950, 980, 5000])
+def test_a_body_nested_however_deeply_is_refused(client: TestClient, depth: int) -> None:
+    for field in ("prompt", "logit_bias", "colour"):
+        nested = "[" * depth + "]" * depth
+        body = f'{{"model": "{NAME}", "prompt": "a", "{field}": {nested}}}'
+        answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 5000, "1e400", "-1e400", "1e308", "-1"])
+def test_numbers_beyond_all_measure_are_refused(client: TestClient, number: str) -> None:
+    fields = [f'"{field}": {number}' for field in ("max_tokens", "n", "seed", "temperature", "top_p")]
+    fields += [
+        f'"slalom": {{"keywords": ["soup"], {field}: {number}}}' for field in ('"strength"', '"steps"', '"until"')
+    ]
+    fields += [f'"slalom": {{"keywords": ["soup"], "knobs": {{"{knob}": {number}}}}}' for knob in ("width", "tau")]
+    for field in fields:
+        body = f'{{"model": "{NAME}", "prompt": "a", {field}}}'
+        answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400, field[:60]
+
+
+def test_a_failure_of_ours_is_a_500_that_says_nothing_and_the_server_goes_on(
+    client: TestClient, chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError("secret")
+
+    for broken in ("texts", "requests"):
+        with monkeypatch.context() as patch:
+            patch.setattr(chatty, broken, fail)
+            error = refused(client, 500)
+        assert error["code"] == "internal_error"
+        assert "secret" not in error["message"]
+        assert "RuntimeError: secret" in caplog.text
+        assert client.get("/health").status_code == 200
+        complete(client)
+
+
 def test_half_a_character_is_no_text(client: TestClient) -> None:
     for body in (r'{"model": "llama-tied", "prompt": "\ud800"}', r'{"model": "\ud800", "\ud800": 1}'):
         answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})

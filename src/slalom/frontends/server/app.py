@@ -26,7 +26,7 @@ from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.streaming import Watch
 from slalom.frontends.server.wire import ChatBody, CompletionBody, SteerBody
 from slalom.frontends.server.wishes import Wishes
-from slalom.frontends.server.worker import Worker
+from slalom.frontends.server.worker import Worker, Written
 
 PAGE = Path(__file__).parent.parent / "page"
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -63,8 +63,10 @@ class Service:
         self.worker = Worker(lm, settings, self.wishes, self.metrics)
         self.props = describe_server(lm, self.name, settings, self.wishes)
 
-    def watch(self, ask: Ask, request: Request) -> Watch:
+    def watch(self, ask: Ask, request: Request, user: str | None) -> Watch:
         """Begin what a request asks for."""
+        if user is not None:
+            logger.info("user %r", user)
         if self.settings.log_prompts:
             logger.info("prompts %r", ask.prompts)
         return Watch(self.worker, ask, request, self.settings.max_seconds)
@@ -111,19 +113,19 @@ def _add_texts(app: FastAPI, service: Service) -> None:
     async def completions(body: CompletionBody, request: Request) -> answers.Completion:
         """Continue prompts."""
         ask = intake.read_completion(body, service.name, settings)
-        head, watch = answers.new_head("cmpl", service.name), service.watch(ask, request)
+        head, watch = answers.new_head("cmpl", service.name), service.watch(ask, request, body.user)
         if body.stream:
             return await streaming.completion_stream(watch, head, _counts(body))  # type: ignore[return-value]
-        return answers.completion(head, ask, await _collected(watch, service))
+        return answers.completion(head, ask, await _collected(watch))
 
     @app.post("/v1/chat/completions", responses=both)
     async def chat_completions(body: ChatBody, request: Request) -> answers.ChatCompletion:
         """Answer a chat."""
         ask = intake.read_chat(body, service.name, settings)
-        head, watch = answers.new_head("chatcmpl", service.name), service.watch(ask, request)
+        head, watch = answers.new_head("chatcmpl", service.name), service.watch(ask, request, body.user)
         if body.stream:
             return await streaming.chat_stream(watch, head, _counts(body))  # type: ignore[return-value]
-        return answers.chat_completion(head, ask, await _collected(watch, service))
+        return answers.chat_completion(head, ask, await _collected(watch))
 
     @app.post(
         "/v1/steer/stream",
@@ -134,17 +136,14 @@ def _add_texts(app: FastAPI, service: Service) -> None:
         """Write texts and show every draft."""
         ask = intake.read_steer(body, service.name, settings)
         head = answers.new_head("steer", service.name)
-        return await streaming.draft_stream(service.watch(ask, request), head)
+        return await streaming.draft_stream(service.watch(ask, request, body.user), head)
 
 
-async def _collected(watch: Watch, service: Service) -> list[Any]:
+async def _collected(watch: Watch) -> list[Written]:
     try:
-        written = await streaming.collected(watch)
+        return await streaming.collected(watch)
     except streaming.ClientGoneError:
         raise ApiError(499, "the client has gone") from None
-    if service.settings.log_prompts:
-        logger.info("texts %r", [one.text.text for one in written])
-    return written
 
 
 def _counts(body: CompletionBody | ChatBody) -> bool:

@@ -144,6 +144,8 @@ class Asked(_refusing("frequency_penalty", "presence_penalty", "logit_bias")):  
             json.dumps(given, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise ValueError("the body holds half of a surrogate pair, which is no text") from None
+        except RecursionError:
+            raise ValueError("the body is nested too deeply") from None
         return given
 
 
