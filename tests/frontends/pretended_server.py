@@ -18,7 +18,12 @@ from fastapi.staticfiles import StaticFiles
 import slalom.frontends
 
 PAGE = Path(slalom.frontends.__file__).parent / "page"
-DRAFTS = [(" was good", -2.0, " bad"), (" was <b>", 0.5, None), (" was cold soup", 3.0, " cold"), (" was so", 1.0, None)]
+DRAFTS = [
+    (" was good", -2.0, " bad"),
+    (" was <b>", 0.5, None),
+    (" was cold soup", 3.0, " cold"),
+    (" was so", 1.0, None),
+]
 PROPS: dict[str, Any] = {
     "model": "tiny",
     "engine": "torch",
@@ -29,7 +34,7 @@ PROPS: dict[str, Any] = {
     "presets": ["default", "thorough"],
     "topics": ["space"],
     "classifiers": [{"name": "tone", "labels": ["friendly", "cold"]}],
-    "limits": {"max_tokens": 64, "n": 4, "steps": 50},
+    "limits": {"max_tokens": 64, "max_texts": 4, "max_steps": 50},
 }
 
 
@@ -118,7 +123,9 @@ def text(body: dict[str, Any], index: int) -> dict[str, Any]:
 @contextmanager
 def served(app: Any) -> Iterator[str]:
     """An ASGI application on a free port of this machine, while open; its address."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=1)
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -60,7 +60,7 @@ async function write() {
   if (matchMedia("(max-width: 56rem)").matches) $("results").scrollIntoView();
   let how = "done";
   try {
-    for await (const one of steer({ ...toBody(run), compare: true }, $("key").value, running.signal)) results.take(one);
+    for await (const one of steer({ model: server.model, ...toBody(run), compare: true }, $("key").value, running.signal)) results.take(one);
   } catch (error) {
     how = error.name === "AbortError" ? "stopped" : "failed";
     if (how === "failed") complain(error);

@@ -10,7 +10,7 @@ export function curve(drafts, shown, best, width, pick) {
   const [low, high] = padded(Math.min(0, ...scores), Math.max(0, ...scores));
   const across = width - EDGE.left - EDGE.right;
   const x = (number) => EDGE.left + (drafts.length > 1 ? (number * across) / (drafts.length - 1) : across / 2);
-  const y = (score) => EDGE.top + ((high - Math.min(high, Math.max(low, score))) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom);
+  const y = (score) => EDGE.top + ((high - Math.min(high, Math.max(low, score ?? low))) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom);
   const said = `Scores of ${drafts.length} drafts, from ${short(drafts[0].score)} to ${short(drafts.at(-1).score)}; the best so far has ${short(drafts[shown].best.score)}.`;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": said });
 

@@ -8,10 +8,10 @@ const ROLES = ["user", "assistant", "system"];
 // Numbers with a slider and a box each. An empty box leaves the choice to the preset.
 const NUMBERS = {
   length: { label: "Length", min: 1, max: 200, step: 1, usual: 20, limit: "max_tokens", unit: "tokens" },
-  samples: { label: "Samples", min: 1, max: 8, step: 1, usual: 1, limit: "n" },
+  samples: { label: "Samples", min: 1, max: 8, step: 1, usual: 1, limit: "max_texts" },
   seed: { label: "Seed", min: 0, max: 99, step: 1, usual: 0 },
   strength: { label: "Strength", min: 0, max: 4, step: 0.1, usual: 1 },
-  steps: { label: "Steps", min: 1, max: 100, step: 1, usual: 40, limit: "steps" },
+  steps: { label: "Steps", min: 1, max: 100, step: 1, usual: 40, limit: "max_steps" },
   until: { label: "Until", min: 0.5, max: 1, step: 0.01, usual: 0.95 },
   temperature: { label: "Temperature", min: 0, max: 2, step: 0.05, usual: 0 },
   top_p: { label: "Top-p", min: 0.05, max: 1, step: 0.05, usual: 1 },
@@ -49,6 +49,12 @@ function choice(name, label, options, value) {
   if (value !== undefined && !options.includes(value)) made.append(h("option", { value }, value));
   made.value = value ?? options[0];
   return made;
+}
+
+/** A knob's value in its type: a number or a truth, if it reads like one. */
+function typed(text) {
+  if (text === "true" || text === "false") return text === "true";
+  return Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
 function classifier(run, server) {
@@ -139,7 +145,7 @@ export class Form {
     const stop = text("stop").split("\n").filter(Boolean);
     if (stop.length) run.stop = stop;
     const knobs = [...$("knobs").querySelectorAll("input")].filter((knob) => knob.value.trim() !== "");
-    if (knobs.length) run.knobs = Object.fromEntries(knobs.map((knob) => [knob.name, knob.value.trim()]));
+    if (knobs.length) run.knobs = Object.fromEntries(knobs.map((knob) => [knob.name, typed(knob.value.trim())]));
     return run;
   }
 

@@ -65,9 +65,10 @@ function inWords(status, said, wait) {
   }
   if (status === 413) return "This is more text than the server takes in one request. Make it shorter.";
   if (status === 503) return "The server is starting or shutting down. Try again in a moment.";
+  if (status === 504 && said.message) return sentence(said.message);
   if (status >= 500) return "Something went wrong in the server. Its log says what.";
-  const field = said.param ? `${said.param}: ` : "";
-  return field + sentence(said.message ?? `the server answered ${status}`);
+  const message = sentence(said.message ?? `The server answered ${status}`);
+  return said.param && !message.includes(said.param) ? `${said.param}: ${message}` : message;
 }
 
 function sentence(message) {
