@@ -308,7 +308,8 @@ def test_the_page_can_be_used_by_keyboard_alone(opened: Open) -> None:
     expect(page.locator("#steered .prose")).to_have_text("The food was cold soup")
     unnamed = page.evaluate(
         """[...document.querySelectorAll("input, select, textarea, button")]
-             .filter(one => !one.labels?.length && !one.ariaLabel && !one.textContent.trim()).map(one => one.outerHTML)"""
+             .filter(one => !one.labels?.length && !one.ariaLabel && !one.textContent.trim())
+             .map(one => one.outerHTML)"""
     )
     assert unnamed == []
 
