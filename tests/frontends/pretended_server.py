@@ -30,8 +30,11 @@ PROPS: dict[str, Any] = {
     "chat": True,
     "defaults": {"sampler": "climb", "preset": "default", "max_tokens": 20},
     "fields": {},
+    "wishes": [
+        *("sentiment", "keywords", "detoxify", "topic", "avoid", "classifier", "similar", "whole_sentences"),
+    ],
     "samplers": [{"name": "climb", "knobs": [{"name": "width", "default": 4, "help": "moves"}]}, {"name": "dab"}],
-    "presets": ["default", "thorough"],
+    "presets": [{"sampler": "climb", "name": "default"}, {"sampler": "climb", "name": "thorough"}],
     "topics": ["space"],
     "classifiers": [{"name": "tone", "labels": ["friendly", "cold"]}],
     "limits": {"max_tokens": 64, "max_texts": 4, "max_steps": 50},

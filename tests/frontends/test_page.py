@@ -529,6 +529,7 @@ def test_dark_and_light_follow_the_system_until_one_is_chosen(opened: Open) -> N
 def test_a_server_with_nothing_to_choose_from_gets_a_page_too(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("samplers", "presets", "topics", "classifiers"):
         monkeypatch.setitem(PROPS, name, [])
+    monkeypatch.setitem(PROPS, "wishes", ["sentiment"])
     monkeypatch.setitem(PROPS, "chat", False)
     page = opened()
     expect(page.locator("#as-chat")).to_be_disabled()

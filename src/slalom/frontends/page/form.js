@@ -96,20 +96,30 @@ export class Form {
       $(`${name}-slider`).max = Math.min(max, top ?? max);
       $(name).placeholder = MAIN.includes(name) ? String(said) : "auto";
       $(name).dataset.usual = said;
+      $(name).parentElement.title = server.fields?.properties?.[name]?.description ?? "";
       this.#follow(name);
     }
     const samplers = (server.samplers ?? []).map((one) => one.name);
-    const presets = (server.presets ?? []).map((one) => one.name ?? one);
-    const offered = { sampler: samplers, preset: [...new Set(presets)], select: ["score", "joint", "latest"] };
+    const offered = { sampler: samplers, preset: [], select: ["score", "joint", "latest"] };
     $("choices").replaceChildren(
       ...Object.entries(offered).map(([name, options]) =>
         h("div", { class: "field" }, h("label", { for: name }, { sampler: "Sampler", preset: "Preset", select: "Keep the best by" }[name]),
-          h("select", { id: name, onchange: () => name === "sampler" && this.#knobs({}) },
+          h("select", { id: name, onchange: () => name === "sampler" && this.#suit({}) },
             h("option", { value: "" }, this.#usual(name)), ...options.map((one) => h("option", { value: one }, one)))),
       ),
     );
     this.#offerWishes();
-    this.#knobs({});
+    this.#suit({});
+  }
+
+  /** Offer the presets and knobs of the chosen sampler. */
+  #suit(knobs) {
+    const sampler = $("sampler").value || this.server.defaults?.sampler;
+    const presets = (this.server.presets ?? []).filter((one) => one.sampler === sampler).map((one) => one.name);
+    const chosen = $("preset").value;
+    $("preset").replaceChildren($("preset").options[0], ...[...new Set(presets)].map((one) => h("option", { value: one }, one)));
+    $("preset").value = presets.includes(chosen) ? chosen : "";
+    this.#knobs(sampler, knobs);
   }
 
   #usual(name) {
@@ -164,12 +174,12 @@ export class Form {
       this.#follow(name);
     }
     for (const name of ["sampler", "preset", "select"]) {
+      if (name === "preset") this.#suit(run.knobs ?? {}); // after the sampler
       const select = $(name);
       if (run[name] && ![...select.options].some((one) => one.value === run[name])) select.append(h("option", { value: run[name] }, run[name]));
       select.value = run[name] ?? "";
     }
     $("stop").value = (run.stop ?? []).join("\n");
-    this.#knobs(run.knobs ?? {});
     this.#told(false);
     this.#ask(Boolean(run.messages));
     if (this.#moreSet()) $("more").open = true;
@@ -236,11 +246,8 @@ export class Form {
 
   /** A button for every constraint this server takes and the form has not. */
   #offerWishes() {
-    const fields = this.server.fields?.properties;
-    const offered = Object.keys(WISHES).filter((name) => {
-      if (this.wishes.includes(name)) return false;
-      return name === "classifier" ? this.server.classifiers?.length : !fields || name in fields;
-    });
+    const open = this.server.wishes ?? Object.keys(WISHES);
+    const offered = Object.keys(WISHES).filter((name) => open.includes(name) && !this.wishes.includes(name));
     $("add-wishes").replaceChildren(
       ...offered.map((name) =>
         h("button", { type: "button", class: "chip", "data-add": name, onclick: () => {
@@ -259,7 +266,6 @@ export class Form {
 
   #number(name) {
     const { label, min, max, step, unit } = NUMBERS[name];
-    const help = this.server.fields?.properties?.[name]?.description;
     const box = h("input", { type: "number", id: name, min: name === "until" || name === "top_p" ? 0 : min, step: "any", inputmode: "decimal",
       oninput: () => this.#follow(name) });
     const slider = h("input", { type: "range", id: `${name}-slider`, min, max, step, "aria-label": `${label}, slider`,
@@ -272,7 +278,7 @@ export class Form {
       this.#follow(name);
       this.#edited();
     } }, "×");
-    return h("div", { class: "number", title: help }, h("label", { for: name }, label, unit ? h("span", { class: "quiet" }, ` ${unit}`) : null), slider, box, back);
+    return h("div", { class: "number" }, h("label", { for: name }, label, unit ? h("span", { class: "quiet" }, ` ${unit}`) : null), slider, box, back);
   }
 
   /** The slider goes where the box is; while the box is empty, where the usual value is. */
@@ -286,11 +292,9 @@ export class Form {
     box.parentElement.classList.toggle("unset", box.value === "");
   }
 
-  /** Boxes for the knobs of the chosen sampler. */
-  #knobs(values) {
-    const name = $("sampler").value || this.server.defaults?.sampler;
-    const known = (this.server.samplers ?? []).find((one) => one.name === name)?.knobs ?? [];
-    const listed = known.map((knob) => (typeof knob === "string" ? { name: knob } : knob));
+  /** Boxes for the knobs of a sampler. */
+  #knobs(sampler, values) {
+    const listed = [...((this.server.samplers ?? []).find((one) => one.name === sampler)?.knobs ?? [])];
     for (const one of Object.keys(values)) if (!listed.some((knob) => knob.name === one)) listed.push({ name: one });
     $("knobs").hidden = !listed.length;
     $("knobs").replaceChildren(
@@ -298,7 +302,7 @@ export class Form {
       ...listed.map((knob) => {
         const box = h("input", { type: "text", id: `knob-${knob.name}`, name: knob.name, placeholder: knob.default ?? "" });
         box.value = values[knob.name] ?? "";
-        return h("div", { class: "knob", title: knob.help ?? knob.what }, h("label", { for: box.id }, knob.name), box);
+        return h("div", { class: "knob", title: knob.help }, h("label", { for: box.id }, knob.name), box);
       }),
     );
   }

@@ -134,7 +134,7 @@ export class Results {
     $("legend").replaceChildren(
       changed ? h("mark", {}, "changed") : "",
       changed ? " since the draft before. " : this.shown ? "Nothing changed since the draft before. " : "The first draft. ",
-      biased ? "Under each token: the bias token that pulled at its place." : "",
+      biased ? "Under a token: what the sampler proposed for its place." : "",
     );
     prose($("best"), "", draft.best.text.trim(), true, false);
     facts($("best"), [`score ${short(draft.best.score)}`, yes(draft.best.satisfied), `perplexity ${short(draft.best.perplexity)}`]);
@@ -212,8 +212,8 @@ function tokens(listed) {
     if (begins) made.push(h("span", { class: "word" }));
     const under = bias === null || bias === undefined ? null : h("span", { class: "bias", title: JSON.stringify(bias) }, bias.trim() || "␣");
     if (under && bias === text) under.classList.add("same");
-    const shown = rest.replaceAll("\n", "↵") || "␣";
-    made.at(-1).append(space, h("span", { class: "token" }, h(changed ? "mark" : "span", {}, shown), under ?? ""));
+    const shown = rest.replaceAll("\n", "↵") || space.replaceAll(" ", "␣");
+    made.at(-1).append(rest && space, h("span", { class: "token" }, h(changed ? "mark" : "span", {}, shown), under ?? ""));
     if (/\s$/.test(text)) made.at(-1).dataset.ends = "yes";
     if (text.includes("\n")) made.push(h("br"), h("span", { class: "word" }));
   }

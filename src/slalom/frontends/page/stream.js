@@ -42,19 +42,19 @@ async function reach(address, options) {
     if (error.name === "AbortError") throw error;
     throw new Refusal("The server cannot be reached. Is it still running?");
   }
-  if (!answer.ok) throw await refusal(answer);
+  if (!answer.ok) throw await refusal(answer, Boolean(options.headers.Authorization));
   return answer;
 }
 
-async function refusal(answer) {
+async function refusal(answer, withKey) {
   const said = await answer.json().then((json) => json.error ?? {}, () => ({}));
   const { status } = answer;
-  return new Refusal(inWords(status, said, answer.headers.get("Retry-After")), status, said.param);
+  return new Refusal(inWords(status, said, answer.headers.get("Retry-After"), withKey), status, said.param);
 }
 
-function inWords(status, said, wait) {
+function inWords(status, said, wait, withKey) {
   if (status === 401 || status === 403) {
-    return said.code === "invalid_api_key" || status === 403
+    return withKey
       ? "The server did not accept this API key. Check it and write again."
       : "This server asks for an API key. Type it below and write again.";
   }
