@@ -17,8 +17,11 @@ from urllib.parse import parse_qs, urlencode, urlparse
 import pytest
 from typer.testing import CliRunner
 
+from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.frontends import cli
+from slalom.frontends.server.app import make_app
+from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.specs import GenerateSpec
 from tests.frontends.pretended_server import PROPS, PretendedServer, event, served
 
@@ -201,6 +204,49 @@ def test_a_chat_is_sent_as_messages(opened: Open, server: PretendedServer) -> No
     chat = [{"role": "user", "content": "Describe my cafe"}, {"role": "user", "content": "Shortly"}]
     assert server.bodies[0]["messages"] == chat
     assert "prompt" not in server.bodies[0]
+
+
+# The real server
+
+@pytest.fixture(scope="module")
+def tiny_server(llama: SteerableModel) -> Iterator[str]:
+    """A tiny LM behind the real routes, which ask for a key."""
+    app = make_app(llama, ServeSpec(shipped=False, api_key="secret", name="tiny"))
+    with served(app) as address:
+        yield address
+
+
+def test_the_page_writes_with_the_real_server(browser: Any, tiny_server: str) -> None:
+    page = browser.new_context().new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: complaints.append(message.text) if "Policy" in message.text else None)
+    page.goto(tiny_server + "/#" + urlencode({"prompt": "the food", "keywords": "soup", "length": 8, "tell": "no"}))
+    expect(page.locator("#problem")).to_contain_text("asks for an API key")
+    page.fill("#key", "wrong")
+    page.click("#write")
+    expect(page.locator("#problem")).to_contain_text("did not accept this API key")
+    page.fill("#key", "secret")
+    page.press("#key", "Tab")
+    expect(page.locator("#model")).to_have_text("tiny · torch")
+    expect(page.locator("[data-add=sentiment]")).to_have_count(0)  # this server has it not
+    write(page)
+    expect(page.locator("#steered .prose")).to_contain_text("soup")
+    expect(page.locator("#scores .verdict")).to_have_text(["✓ yes"])
+    expect(page.locator("#own .facts")).to_contain_text("perplexity")
+    expect(page.locator("#curve .point")).not_to_have_count(0)
+    page.click("#more summary")
+    page.select_option("#sampler", "dab")
+    page.fill("#steps", "5")
+    write(page)
+    expect(page.locator("#drafts tr")).to_have_count(5)
+    assert page.locator("#tokens .bias").count() == 8
+    page.fill("#top_p", "3")
+    page.click("#write")
+    expect(page.locator("#problem")).to_contain_text("top_p is 3")
+    assert page.evaluate("document.activeElement.id") == "top_p"
+    assert complaints == []
+    page.context.close()
 
 
 # The form
