@@ -382,10 +382,12 @@ def test_a_refusal_is_told_in_plain_words(
     opened: Open, status: int, headers: dict[str, str], error: dict[str, str], said: str, focused: str | None
 ) -> None:
     page = opened()
+    write(page)
     answer = {"status": status, "headers": headers, "json": {"error": error}}
     page.route("**/v1/steer/stream", lambda route: route.fulfill(**answer))
     page.click("#write")
     expect(page.locator("#problem")).to_contain_text(said)
+    expect(page.locator("#steered .prose")).to_contain_text("was cold soup")  # the last result stays
     if focused:
         assert page.evaluate("document.activeElement.id") == focused
     page.unroute("**/v1/steer/stream")

@@ -56,8 +56,7 @@ async function write() {
   complain(null);
   running = new AbortController();
   busy(true);
-  results.begin(run);
-  if (matchMedia("(max-width: 56rem)").matches) $("results").scrollIntoView();
+  results.announce(run);
   let how = "done";
   try {
     for await (const one of steer({ model: server.model, ...toBody(run), compare: true }, $("key").value, running.signal)) results.take(one);

@@ -4,24 +4,32 @@ import { curve } from "./curve.js";
 
 const FULL = 4; // a constraint's score when the wish is fulfilled
 
-/** What is shown of a run; begin it, feed it events, end it. */
+/** What is shown of a run; announce it, feed it events, end it. */
 export class Results {
   constructor() {
     this.rows = [];
+    this.writing = false;
     $("step").addEventListener("input", () => this.#pick(Number($("step").value) - 1));
     $("earlier").addEventListener("click", () => this.#pick(this.shown - 1));
     $("later").addEventListener("click", () => this.#pick(this.shown + 1));
     new ResizeObserver(() => this.#curve()).observe($("curve"));
   }
 
-  /** A new run of so many samples. */
-  begin(run) {
+  /** A run that was asked for; what was shown stays until the server begins with it. */
+  announce(run) {
+    this.asked = run;
+    say("Waiting for the server …");
+    if (matchMedia("(max-width: 56rem)").matches) $("results").scrollIntoView();
+  }
+
+  #begin(told) {
+    const run = this.asked;
     this.run = run;
     this.current = 0;
     this.following = true; // the latest draft is shown until the visitor looks at another
     this.shown = 0;
     this.writing = true;
-    this.told = null;
+    this.told = told;
     this.rows = Array.from({ length: run.samples ?? 1 }, () => ({ drafts: [], text: null }));
     $("welcome").hidden = true;
     $("outcome").hidden = false;
@@ -35,7 +43,7 @@ export class Results {
 
   /** An event of the stream. */
   take({ event, data }) {
-    if (event === "start") this.told = data.told;
+    if (event === "start") this.#begin(data.told);
     if (event === "draft") this.#row(data.index).drafts.push(data);
     if (event === "text") this.#row(data.index).text = data;
     if (data.index === this.current || event === "start") {
@@ -47,6 +55,10 @@ export class Results {
 
   /** The run is over: finished, stopped, or failed. */
   end(how) {
+    if (!this.writing) {
+      say(how === "stopped" ? "Stopped." : "");
+      return;
+    }
     this.writing = false;
     if (this.following) this.shown = this.#kept();
     this.#show();
@@ -66,6 +78,11 @@ export class Results {
     const { drafts } = this.rows[this.current];
     if (this.writing) return Math.max(0, drafts.length - 1);
     return Math.max(0, bestOf(drafts, drafts.length - 1));
+  }
+
+  /** A draft's perplexity is that of the model as it was told; a finished text's, of the model told nothing. */
+  get #perplexity() {
+    return this.told ? "told perplexity" : "perplexity";
   }
 
   #sample(index) {
@@ -100,7 +117,7 @@ export class Results {
       $("steered"),
       text
         ? [`perplexity ${short(text.perplexity)}`, counted(text.steps), `seed ${text.seed}`]
-        : best ? ["best so far", `perplexity ${short(best.perplexity)}`] : [],
+        : best ? ["best so far", `${this.#perplexity} ${short(best.perplexity)}`] : [],
     );
     $("told").textContent = told ? `The model was told: ${told}` : "";
     $("scores").replaceChildren(...(text?.constraints ?? []).map(bar));
@@ -125,7 +142,7 @@ export class Results {
       ...(blocks ? [`block ${draft.block + 1}`] : []),
       `score ${short(draft.score)}`,
       draft.satisfied ? "as wished" : "not yet as wished",
-      `perplexity ${short(draft.perplexity)}`,
+      `${this.#perplexity} ${short(draft.perplexity)}`,
     ].join(" · ");
     $("tokens").replaceChildren(...tokens(draft.tokens));
     const biased = draft.tokens.some((token) => token.bias !== null && token.bias !== undefined);
@@ -137,7 +154,7 @@ export class Results {
       biased ? "Under a token: what the sampler proposed for its place." : "",
     );
     prose($("best"), "", draft.best.text.trim(), true, false);
-    facts($("best"), [`score ${short(draft.best.score)}`, yes(draft.best.satisfied), `perplexity ${short(draft.best.perplexity)}`]);
+    facts($("best"), [`score ${short(draft.best.score)}`, yes(draft.best.satisfied), `${this.#perplexity} ${short(draft.best.perplexity)}`]);
     this.#curve();
     this.#table();
   }
@@ -184,7 +201,7 @@ function say(shown, spoken = "") {
 function prose(article, prompt, text, apart, writing) {
   article.querySelector(".prose").replaceChildren(
     ...(apart && prompt ? [h("span", { class: "said" }, prompt)] : [h("span", { class: "prompt" }, prompt)]),
-    text === null ? h("span", { class: "awaited" }, writing ? " …" : " (not written)") : text,
+    text === null ? h("span", { class: "awaited" }, apart ? "" : " ", writing ? "…" : "(not written)") : text,
   );
 }
 
@@ -193,7 +210,7 @@ function facts(article, listed) {
 }
 
 function bar(part) {
-  const share = Math.min(1, Math.max(0, part.probability ?? part.score / FULL));
+  const share = part.probability ?? (part.satisfied ? 1 : Math.min(0.95, Math.max(0, part.score / FULL)));
   const fill = h("span", { class: "fill" });
   fill.style.setProperty("--share", `${100 * share}%`);
   return h("li", { class: part.satisfied ? "yes" : "no" },
