@@ -1,8 +1,8 @@
 // The form to settings of a run, and settings back to the form.
 import { $, h } from "./dom.js";
 import { splitWords } from "./settings.js";
+import { WISHES, choice } from "./wishes.js";
 
-const SENTIMENTS = ["positive", "neutral", "negative"];
 const ROLES = ["user", "assistant", "system"];
 
 // Numbers with a slider and a box each. An empty box leaves the choice to the preset.
@@ -18,53 +18,10 @@ const NUMBERS = {
 };
 const MAIN = ["length", "samples", "seed"];
 
-// What a text can be asked to be like; `make` returns the controls, `read` what they say.
-const WISHES = {
-  sentiment: { title: "Sentiment", make: (run) => [choice("sentiment", "Sentiment", SENTIMENTS, run.sentiment ?? "negative")] },
-  keywords: {
-    title: "Keywords",
-    make: (run) => [
-      words("keywords", "Keywords", run.keywords, "kayak, sunrise"),
-      choice("mode", "How many of them", ["any", "all"], run.mode ?? "any"),
-    ],
-  },
-  topic: { title: "Topic", make: (run, server) => [words("topic", "Topic", run.topic, "space, or words of one", server.topics)] },
-  avoid: { title: "Avoid", make: (run) => [words("avoid", "Words to avoid", run.avoid, "moon, stars")] },
-  detoxify: { title: "Not toxic", make: () => [] },
-  similar: { title: "Similar to", make: (run) => [words("similar", "Similar to", run.similar, "a text to be like in meaning")] },
-  regex: { title: "Pattern", make: (run) => [words("regex", "Regular expression", run.regex, "[0-9]+ euros")] },
-  whole_sentences: { title: "Whole sentences", make: () => [] },
-  classifier: { title: "Classifier", make: classifier },
-};
-
-function words(name, label, value, placeholder, suggested) {
-  const list = suggested?.length ? h("datalist", { id: `${name}-list` }, ...suggested.map((one) => h("option", { value: one }))) : null;
-  const input = h("input", { type: "text", id: name, "aria-label": label, placeholder, list: list && list.id });
-  input.value = Array.isArray(value) ? value.join(", ") : (value ?? "");
-  return h("span", { class: "grow" }, input, list);
-}
-
-function choice(name, label, options, value) {
-  const made = h("select", { id: name, "aria-label": label }, ...options.map((one) => h("option", { value: one }, one)));
-  if (value !== undefined && !options.includes(value)) made.append(h("option", { value }, value));
-  made.value = value ?? options[0];
-  return made;
-}
-
 /** A knob's value in its type: a number or a truth, if it reads like one. */
 function typed(text) {
   if (text === "true" || text === "false") return text === "true";
   return Number.isFinite(Number(text)) ? Number(text) : text;
-}
-
-function classifier(run, server) {
-  const known = server.classifiers ?? [];
-  const labels = (name) => (known.find((one) => one.name === name)?.labels ?? []).map(String);
-  const name = run.classifier ?? known[0]?.name ?? "";
-  const label = h("span", {}, choice("label", "Label", labels(name), run.label));
-  const which = choice("classifier", "Classifier", known.map((one) => one.name), name);
-  which.addEventListener("change", () => label.replaceChildren(choice("label", "Label", labels(which.value))));
-  return [which, label];
 }
 
 /** The form of a server; `changed` is called whenever a setting is. */
