@@ -208,6 +208,7 @@ def test_a_chat_is_sent_as_messages(opened: Open, server: PretendedServer) -> No
 
 # The real server
 
+
 @pytest.fixture(scope="module")
 def tiny_server(llama: SteerableModel) -> Iterator[str]:
     """A tiny LM behind the real routes, which ask for a key."""
