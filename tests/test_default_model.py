@@ -185,6 +185,18 @@ def test_an_example_runs(example: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().out.strip()
 
 
+def test_the_notebook_runs() -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "examples" / "11_notebook.ipynb", as_version=4)
+    NotebookClient(notebook, kernel_name="python3", timeout=300).execute()  # raises what a cell raises
+    shown = [
+        output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", [])
+    ]
+    assert "told and steered" in "".join(shown)
+
+
 def test_the_openvino_engine_steers_the_default_model() -> None:
     lm = slalom.load(engine="openvino")
     assert lm.engine.name == "openvino"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import html
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from slalom.types import Draft, Prompt, widened
 
 TOGETHER = 8  # texts read whole in one pass: logits of all their positions take memory
 LENGTH, CHAT_LENGTH = 20, 128  # new tokens, unless said
+TABLE_STYLE = "<style>.slalom :is(td, th) {text-align: left; vertical-align: top; white-space: pre-wrap}</style>"
 
 Prompts = str | Sequence[str | Message | list[Message]]
 
@@ -109,6 +111,29 @@ class Steered:
         """One plain dictionary a text, as `slalom generate --json` prints it."""
         return [self._record(row, compare) for row in self.rows]
 
+    def _repr_html_(self) -> str:
+        """The texts as a table, which is how a notebook shows them: before, if they were compared, and after."""
+        compared = any(row.unsteered is not None for row in self.rows)
+        told = "told and steered" if any(row.told for row in self.rows) else "steered"
+        names = [
+            "prompt",
+            *(["unsteered", "perplexity"] if compared else []),
+            told,
+            "perplexity",
+            "constraints",
+            "seed",
+        ]
+        lines = [_html_row("th", names)]
+        for row in self.rows:
+            before = [row.unsteered or "", _shown(row.unsteered_perplexity)] if compared else []
+            wishes = "\n".join(
+                f"{'✓' if wish.satisfied else '✗'} {wish.name} {_shown(wish.score, wish.probability)}"
+                for wish in row.constraints
+            )
+            cells = [row.prompt, *before, row.text, _shown(row.perplexity), wishes, str(row.seed)]
+            lines.append(_html_row("td", cells))
+        return f'{TABLE_STYLE}<table class="slalom">{"".join(lines)}</table>'
+
     def _record(self, row: Text, compare: bool) -> dict[str, Any]:
         record = asdict(row) | {
             "constraints": [wish._asdict() for wish in row.constraints],
@@ -121,6 +146,17 @@ class Steered:
         if not compare:
             del record["unsteered"], record["unsteered_perplexity"]
         return record
+
+
+def _html_row(tag: str, cells: list[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _shown(value: float | None, probability: float | None = None) -> str:
+    """A score as people read it: the probability, where there is one."""
+    if probability is not None:
+        return f"({probability:.3f})"
+    return "" if value is None else f"{value:.1f}"
 
 
 class SteerableModel(LanguageModel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 import torch
 
@@ -117,3 +119,16 @@ def test_a_batch_of_prompts_of_1_to_200_tokens_gives_the_same_texts_as_one_by_on
     assert len(prompts) == 32
     assert max(len(lm.encode(prompt, 8).ids) for prompt in prompts) == 200
     assert together == alone
+
+
+def test_a_result_shows_itself_in_a_notebook_as_an_escaped_table(llama: SteerableModel, good: Classifier) -> None:
+    out = llama.steer(["<b>soup</b>", "the rain"], good, length=4, steps=1, compare=True)
+    table = out._repr_html_()
+    assert "<b>" not in table
+    assert "&lt;b&gt;soup&lt;/b&gt;" in table
+    assert table.count("<tr>") == 3
+    for row in out.rows:
+        assert html.escape(row.text) in table
+        assert html.escape(row.unsteered or "") in table
+        assert f"{row.constraints[0].name} ({row.constraints[0].probability:.3f})" in table
+    assert "unsteered" not in llama.steer("the rain", good, length=4, steps=1)._repr_html_()

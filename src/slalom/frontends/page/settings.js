@@ -1,0 +1,82 @@
+// Settings of a run, a flat object named as the specification's fields, to a link and back, and to a request's body.
+// What is not set is left out, and the server's preset decides.
+
+const LISTS = ["keywords", "avoid"]; // comma-separated, as on the command line
+const FLAGS = ["detoxify", "whole_sentences"];
+const NUMBERS = ["strength", "steps", "length", "temperature", "top_p", "until", "samples", "seed"];
+const WORDS = ["sentiment", "mode", "topic", "similar", "regex", "classifier", "label", "sampler", "preset", "select"];
+const OPENAI = { length: "max_tokens", samples: "n", seed: "seed", stop: "stop", temperature: "temperature", top_p: "top_p" };
+
+export const splitWords = (text) => text.split(",").map((word) => word.trim()).filter(Boolean);
+
+/** The settings as what stands after # in an address. */
+export function toLink(run) {
+  const link = new URLSearchParams();
+  const put = (name, value) => value !== undefined && link.set(name, value);
+  if (run.messages) put("messages", JSON.stringify(run.messages));
+  else put("prompt", run.prompt);
+  for (const name of [...WORDS, ...NUMBERS]) put(name, run[name]);
+  for (const name of LISTS) put(name, run[name]?.join(","));
+  for (const name of FLAGS) put(name, run[name] ? "yes" : undefined);
+  if (typeof run.tell === "boolean") put("tell", run.tell ? "yes" : "no");
+  else put("tell_as", run.tell);
+  if (run.stop) put("stop", JSON.stringify(run.stop));
+  if (run.knobs) put("knobs", JSON.stringify(run.knobs));
+  return link.toString();
+}
+
+/** The settings of a link; what cannot be read is left out. */
+export function fromLink(text) {
+  const link = new URLSearchParams(text.replace(/^#/, ""));
+  const run = {};
+  for (const name of ["prompt", ...WORDS]) if (link.has(name)) run[name] = link.get(name);
+  for (const name of NUMBERS) {
+    const value = link.get(name);
+    if (value !== null && value.trim() !== "" && Number.isFinite(Number(value))) run[name] = Number(value);
+  }
+  for (const name of LISTS) if (link.has(name)) run[name] = splitWords(link.get(name));
+  for (const name of FLAGS) if (link.get(name) === "yes") run[name] = true;
+  if (link.has("tell_as")) run.tell = link.get("tell_as");
+  else if (link.has("tell")) run.tell = link.get("tell") === "yes";
+  const messages = parsed(link.get("messages"));
+  if (Array.isArray(messages)) {
+    run.messages = messages
+      .filter((one) => one && typeof one === "object")
+      .map(({ role, content }) => ({ role: String(role ?? "user"), content: String(content ?? "") }));
+  }
+  const stop = parsed(link.get("stop"));
+  if (Array.isArray(stop)) run.stop = stop.map(String);
+  const knobs = parsed(link.get("knobs"));
+  if (knobs && typeof knobs === "object" && !Array.isArray(knobs)) run.knobs = knobs;
+  return run;
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+/** The settings as a request's body: OpenAI's fields, and ours in `slalom`. */
+export function toBody(run) {
+  const body = {};
+  const ours = {};
+  for (const [name, value] of Object.entries(run)) {
+    if (name === "prompt" || name === "messages") body[name] = value;
+    else if (name in OPENAI) body[OPENAI[name]] = value;
+    else ours[name] = value;
+  }
+  return { ...body, slalom: ours };
+}
+
+/** The setting that a server's error speaks of: `slalom.top_p` or `max_tokens`, say. */
+export function settingOf(param) {
+  const word = String(param).replace(/^(body\.)?(slalom\.)?/, "").split(/[.[]/)[0];
+  return Object.keys(OPENAI).find((name) => OPENAI[name] === word) ?? word;
+}
+
+/** Whether there is anything to steer towards. */
+export const hasWish = (run) =>
+  ["sentiment", "keywords", "topic", "avoid", "classifier", "similar", "regex", ...FLAGS].some((name) => run[name]);
