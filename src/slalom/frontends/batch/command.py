@@ -43,7 +43,9 @@ def batch_rows(
     ray_address: Annotated[
         str | None, typer.Option(help="Ray: a cluster's address; a cluster on this machine if left out.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")
+    ] = False,
     given: dict[str, Any] | None = None,
 ) -> None:
     """Write a text for every row of a file; stopped in any way, the same command goes on where it was.

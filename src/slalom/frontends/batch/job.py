@@ -51,7 +51,7 @@ def run_local(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]
 
 
 def run_job(files: Files, work: Work, runner: Runner, restart: bool, watch: Watch) -> Count:
-    """Write every row that is not finished yet, and the output when all are; stopped in any way, it can be gone on with."""
+    """Write every row that is not finished yet, and the output when all are. Stopped in any way, it can go on."""
     with only_one(files.out):
         source = examine(files.source, files.source_kind)
         folders = [name for name in (work.load.get("model"), work.defaults.get("classifier")) if name]

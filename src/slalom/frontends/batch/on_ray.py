@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import logging
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,7 +15,6 @@ from slalom.frontends.batch.lines import FinishedLine, Line
 from slalom.frontends.batch.texts import TextWriter, Work
 
 ROWS_PER_TASK = 32  # written together by an actor, and lost together when it dies
-TASK_RETRIES = 3  # of rows whose actor died, before the job is given up: they may be what kills it
 
 
 class Cluster(NamedTuple):
@@ -29,51 +30,80 @@ class SlalomActor:
     """What Ray Data starts once for every actor, and calls with some rows at a time."""
 
     def __init__(self, work: Work) -> None:
-        self._writer = TextWriter(work)
+        # Ray would report an error here as a long traceback of its own: it is handed back as an answer instead.
+        self._refused: str | None = None
+        try:
+            self._writer = TextWriter(work)
+        except SlalomError as error:
+            self._refused = str(error)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Rows as JSON to finished rows as JSON."""
+        """Rows as JSON to finished rows as JSON; or why there will be none."""
+        if self._refused is not None:
+            return {"refused": [self._refused]}
         lines = (Line(**json.loads(one)) for one in batch["row"])
         finished = itertools.chain.from_iterable(self._writer.write(lines))
         return {"row": [json.dumps(one._asdict()) for one in finished]}
 
 
 def run_on_ray(lines: Iterator[Line], work: Work, cluster: Cluster) -> Iterator[list[FinishedLine]]:
-    """The runner on Ray: blocks of finished rows as they come. Actors that die are started again, and their rows given to another."""
-    ray = started_ray(cluster.address)
+    """The runner on Ray: finished rows as they come.
+
+    Ray Data starts an actor that dies again, and gives its rows to one that lives.
+    """
+    with connected(cluster.address) as ray:
+        try:
+            for block in _written(ray, lines, work, cluster).iter_batches(batch_size=None, prefetch_batches=0):
+                if "refused" in block:
+                    raise SlalomError(block["refused"][0])
+                yield [FinishedLine(**json.loads(one)) for one in block["row"]]
+        except ray.exceptions.RayError as error:
+            raise SlalomError(f"Ray gave up: {_last_line(error)}; what is finished is kept") from None
+
+
+def _written(ray: ModuleType, lines: Iterator[Line], work: Work, cluster: Cluster) -> Any:
+    """The finished rows as a dataset that is made when it is read."""
     import pyarrow
 
     # The rows lie in Ray's object store, which moves to the disk what memory does not hold.
     blocks = [ray.put(pyarrow.table({"row": [json.dumps(one._asdict()) for one in some]})) for some in _chunks(lines)]
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    written = ray.data.from_arrow_refs(blocks).map_batches(
+    return ray.data.from_arrow_refs(blocks).map_batches(
         SlalomActor,
         fn_constructor_kwargs={"work": work},
-        batch_size=None,
+        batch_size=ROWS_PER_TASK,
         compute=ray.data.ActorPoolStrategy(size=min(cluster.actors, len(blocks))),
         num_cpus=cluster.cpus_per_actor,
         num_gpus=cluster.gpus_per_actor,
-        max_restarts=-1,
-        max_task_retries=TASK_RETRIES,
     )
-    for block in written.iter_batches(batch_size=None, prefetch_batches=0):
-        yield [FinishedLine(**json.loads(one)) for one in block["row"]]
 
 
-def started_ray(address: str | None) -> ModuleType:
-    """Ray, connected to a cluster; it is an extra."""
+@contextlib.contextmanager
+def connected(address: str | None) -> Iterator[ModuleType]:
+    """Ray, which is an extra, connected to a cluster; a connection that is there already is used and left as it is."""
     try:
         import ray
         import ray.data
     except ImportError:
         raise SlalomError("--runner ray needs Ray: pip install 'slalom[ray]'") from None
-    if not ray.is_initialized():
+    for name in ("ray", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ours = not ray.is_initialized()
+    if ours:
         try:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise SlalomError(f"no Ray cluster could be reached at {address or 'this machine'} ({error})") from None
-    return ray
+            raise SlalomError(f"no Ray cluster could be reached at {address!r} ({_last_line(error)})") from None
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _last_line(error: Exception) -> str:
+    """Of a remote traceback, what was wrong."""
+    return str(error).strip().splitlines()[-1].removeprefix("slalom.errors.SlalomError: ")
 
 
 def _chunks(lines: Iterator[Line]) -> Iterator[list[Line]]:

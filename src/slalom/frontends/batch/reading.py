@@ -1,4 +1,4 @@
-"""JSON lines, CSV or Parquet to rows, read as they are needed: a file of a million takes no more memory than one of ten."""
+"""JSON lines, CSV or Parquet to rows, read as they are needed: a million take no more memory than ten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
-from slalom.frontends.batch.lines import Line, Record
+from slalom.frontends.batch.lines import Line
 from slalom.frontends.batch.rows import RowSpec
 from slalom.frontends.options import COMMA_SEPARATED
 

@@ -40,7 +40,9 @@ def row_spec(fields: dict[str, Any], defaults: dict[str, Any]) -> RowSpec:
     known = RowSpec.model_fields
     for name in fields:
         if name not in known:
-            raise SlalomError(f"unknown field {name!r}; choose from {', '.join(known)}; metadata keeps anything as it is")
+            raise SlalomError(
+                f"unknown field {name!r}; choose from {', '.join(known)}; metadata keeps anything as it is"
+            )
     return checked(RowSpec, defaults | fields)
 
 

@@ -1,4 +1,4 @@
-"""A job's side files: which job it is (OUT.job.json) and what is finished (OUT.partial), so that it can be gone on with."""
+"""A job's side files: which job it is (OUT.job.json) and what is finished (OUT.partial), so that it can go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def beside(out: Path, ending: str) -> Path:
 
 
 def fingerprint(source: Source, settings: dict[str, Any], folders: list[str]) -> dict[str, Any]:
-    """All that decides the texts of a job: input, settings, the files of models and classifiers in folders, versions."""
+    """All that decides the texts of a job: input, settings, the files of models in folders, versions."""
     return {
         "input": source._asdict(),
         "settings": settings,
@@ -91,8 +91,9 @@ class SideFiles:
         differing = sorted({name for name, _ in old.items() ^ new.items()})
         if differing:
             name = differing[0]
+            then, now = _short(old.get(name)), _short(new.get(name))
             raise SlalomError(
-                f"{self.out} was begun with another {name} (then {_short(old.get(name))}, now {_short(new.get(name))}); "
+                f"{self.out} was begun with another {name} (then {then}, now {now}); "
                 "go on with what it was begun with, give another output, or --restart to begin anew"
             )
 
