@@ -95,13 +95,13 @@ def _csv_line(number: int, place: int, row: dict[str, Any]) -> Line:
     if "" in row:
         return Line(number, place, None, f"the row has {len(row['']):d} more cells than the file has columns")
     try:
-        fields = {name: _from_cell(name, cell) for name, cell in row.items() if cell}
+        fields = {name: from_cell(name, cell) for name, cell in row.items() if cell}
     except ValueError as error:
         return Line(number, place, None, str(error))
     return Line(number, place, fields)
 
 
-def _from_cell(name: str, cell: str) -> Any:
+def from_cell(name: str, cell: str) -> Any:
     """A cell's value: lists are comma-separated or JSON, objects JSON; the rest is checked with the row."""
     if name == "tell":
         return YES_OR_NO.get(cell.lower(), cell)
@@ -136,7 +136,7 @@ def _from_column(name: str, value: Any) -> Any:
 
 def _from_column_text(name: str, value: str) -> Any:
     try:
-        return _from_cell(name, value)
+        return from_cell(name, value)
     except ValueError:
         return value  # refused with the row, by the name of its field
 
