@@ -28,7 +28,7 @@ ONLY = "slalom answers tasks that generate (generate_until) only: steering chang
 
 
 @register_model("slalom")
-class SlalomLM(LM):
+class SlalomLM(LM):  # type: ignore[misc]
     """A steered LM. Its arguments are the fields of `slalom generate`: model, sentiment, keywords, sampler, ..."""
 
     def __init__(self, **fields: Any) -> None:
@@ -70,7 +70,7 @@ def _fields(context: str, asked: dict[str, Any]) -> dict[str, Any]:
         "length": asked.pop("max_gen_toks", LENGTH),
         "free": True,
     }
-    drawn = {name: asked.pop(name) for name in ("temperature", "top_p") if name in asked}
+    drawn: dict[str, Any] = {name: asked.pop(name) for name in ("temperature", "top_p") if name in asked}
     if asked.pop("do_sample", False):
         row |= drawn
     if asked:

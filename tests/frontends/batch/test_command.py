@@ -126,6 +126,54 @@ def test_the_output_can_be_csv_or_parquet(models: Path, tmp_path: Path) -> None:
     assert (as_csv[0]["metadata"], as_csv[1]["id"]) == ("[1]", "4")
 
 
+def test_openais_batch_lines_are_answered_in_its_shape(models: Path, tmp_path: Path) -> None:
+    def line(name: str, url: str = "/v1/completions", **body: object) -> dict[str, object]:
+        body = {"model": "lm", "max_tokens": 5, "slalom": {"keywords": ["soup"]}} | body
+        return {"custom_id": name, "method": "POST", "url": url, "body": body}
+
+    rows = [
+        line("a", prompt="we", n=2, seed=3),
+        line("b", prompt="the food", logprobs=5),
+        line("c", prompt="we", model="gpt-4"),
+        line("d", prompt=["we", "they"]),
+        line("e", "/v1/chat/completions", messages=[{"role": "user", "content": "hello"}]),
+        line("f", "/v1/embeddings", prompt="we"),
+        line("g", prompt="we", stream=True),
+    ]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert run(models, source, tmp_path / "out.jsonl").exit_code == 1
+    (one,) = read_rows(tmp_path / "out.jsonl")
+    body = one["response"].pop("body")
+    assert one == {
+        **{"id": "batch_req_1", "custom_id": "a", "error": None},
+        "response": {"status_code": 200, "request_id": "req_1"},
+    }
+    assert (body["object"], body["model"], body["created"]) == ("text_completion", "lm", 0)
+    assert [(choice["index"], choice["slalom"]["seed"]) for choice in body["choices"]] == [(0, 3), (1, 4)]
+    assert body["usage"]["completion_tokens"] == 10
+    assert {choice["finish_reason"] for choice in body["choices"]} == {"length"}
+    plain = write_rows(
+        tmp_path / "plain.jsonl", [{"prompt": "we", "keywords": ["soup"], "length": 5, "samples": 2, "seed": 3}]
+    )
+    run(models, plain, tmp_path / "texts.jsonl")
+    assert [choice["text"] for choice in body["choices"]] == [
+        row["text"] for row in read_rows(tmp_path / "texts.jsonl")
+    ]
+    errors = read_rows(tmp_path / "out.jsonl.errors.jsonl")
+    assert [error["id"] for error in errors] == list("bcdefg")
+    for error, word in zip(errors, ["logprobs", "gpt-4", "2 prompts", "template", "url", "stream"], strict=True):
+        assert word in error["error"]
+
+
+def test_openais_client_reads_the_answers_as_its_own(models: Path, tmp_path: Path) -> None:
+    types = pytest.importorskip("openai.types")
+    body = {"model": "lm", "prompt": "we", "max_tokens": 5, "slalom": {"keywords": ["soup"]}}
+    rows = [{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}]
+    run(models, write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl")
+    (one,) = read_rows(tmp_path / "out.jsonl")
+    assert types.Completion.model_validate(one["response"]["body"], strict=True).choices[0].text
+
+
 def test_a_column_nobody_knows_is_refused_at_once(models: Path, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("prompt,colour\nwe,red\n")
     out = run(models, tmp_path / "in.csv", tmp_path / "out.csv", "--keywords", "soup")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.frontends.batch.lines import FinishedLine, Line, Record
+from slalom.frontends.batch.openai_lines import OpenAILine, Tokens, answer, is_openai, row_fields
 from slalom.frontends.batch.rows import WISH_FIELDS, RowSpec, kept, row_spec
-from slalom.frontends.specs import LoadSpec, TextSpec
+from slalom.frontends.specs import LoadSpec, TextSpec, checked
 
 if TYPE_CHECKING:
     from slalom.api import SteerableModel, Text
@@ -40,6 +41,7 @@ class _Open:
     line: Line
     spec: RowSpec
     tickets: list[int]
+    openai: OpenAILine | None  # the line of OpenAI's that it was
     ends: dict[int, Finished] = field(default_factory=dict)
 
     @property
@@ -85,11 +87,13 @@ class TextWriter:
         """A row's texts as requests of the scheduler: all of them, or none if it is refused."""
         if line.fields is None:
             raise SlalomError(line.error or "the row cannot be read")
-        spec = row_spec(line.fields, self.defaults)
+        openai = checked(OpenAILine, line.fields) if is_openai(line.fields) else None
+        fields = row_fields(openai, self.lm.name) if openai else line.fields
+        spec = row_spec(fields, self.defaults)
         constraint = self._constraint(wish_key(spec))
         prompts = [spec.prompt] if spec.prompt is not None else [spec.messages or []]
         requests = self.lm.requests(prompts, constraint, **spec.options())
-        return _Open(line, spec, [scheduler.add(request) for request in requests])
+        return _Open(line, spec, [scheduler.add(request) for request in requests], openai)
 
     def _finished(self, row: _Open) -> FinishedLine:
         ends = [row.ends[ticket] for ticket in row.tickets]
@@ -102,6 +106,9 @@ class TextWriter:
             for text, end in zip(texts, ends, strict=True)
         ]
         satisfied = sum(text.satisfied for text in texts)
+        if row.openai:
+            tokens = [_tokens(end) for end in ends]
+            records = [answer(row.openai, row.line.line, self.lm.name, records, tokens)]
         return FinishedLine(row.line.number, row.line.line, records, len(texts), satisfied, row.spec.id)
 
     def _record(self, text: Text, end: Finished) -> Record:
@@ -152,6 +159,11 @@ def _judged_alone(lm: SteerableModel, end: Finished) -> Finished:
     draft = draft._replace(log_probs=lm.log_probs(draft))
     (verdict,) = end.request.constraint.judge(draft).verdicts()
     return end._replace(best=Seen(draft, verdict))
+
+
+def _tokens(end: Finished) -> Tokens:
+    written = 0 if end.best is None else int(end.best.draft.lengths.item())
+    return Tokens(len(end.request.prompt.ids), written, end.request.limits.length)
 
 
 def rounded(value: Any) -> Any:
