@@ -71,7 +71,8 @@ def batch_rows(
     work = Work(model, fields)
     run: Runner = run_local
     if runner == "ray":
-        from slalom.frontends.batch.on_ray import Cluster, run_on_ray
+        from slalom.frontends.batch.on_ray import run_on_ray
+        from slalom.frontends.ray_cluster import Cluster
 
         run = functools.partial(run_on_ray, cluster=Cluster(actors, cpus_per_actor, gpus_per_actor, ray_address))
     with tempfile.TemporaryDirectory() as folder:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import logging
 from collections.abc import Iterator
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from slalom.errors import SlalomError
 from slalom.frontends.batch.lines import FinishedLine, Line
 from slalom.frontends.batch.texts import TextWriter, Work
+from slalom.frontends.ray_cluster import Cluster, connected, last_line
 
 ROWS_PER_TASK = 32  # written together by an actor, and lost together when it dies
-
-
-class Cluster(NamedTuple):
-    """Where a job runs on Ray."""
-
-    actors: int = 1
-    cpus_per_actor: float = 1
-    gpus_per_actor: float = 0
-    address: str | None = None  # of a cluster; one on this machine if none is given
 
 
 class SlalomActor:
@@ -53,18 +42,20 @@ def run_on_ray(lines: Iterator[Line], work: Work, cluster: Cluster) -> Iterator[
     """
     with connected(cluster.address) as ray:
         try:
-            for block in _written(ray, lines, work, cluster).iter_batches(batch_size=None, prefetch_batches=0):
+            for block in _written(lines, work, cluster).iter_batches(batch_size=None, prefetch_batches=0):
                 if "refused" in block:
                     raise SlalomError(block["refused"][0])
                 yield [FinishedLine(**json.loads(one)) for one in block["row"]]
         except ray.exceptions.RayError as error:
-            raise SlalomError(f"Ray gave up: {_last_line(error)}; what is finished is kept") from None
+            raise SlalomError(f"Ray gave up: {last_line(error)}; what is finished is kept") from None
 
 
-def _written(ray: ModuleType, lines: Iterator[Line], work: Work, cluster: Cluster) -> Any:
+def _written(lines: Iterator[Line], work: Work, cluster: Cluster) -> Any:
     """The finished rows as a dataset that is made when it is read."""
     import pyarrow
+    import ray.data
 
+    ray.data.DataContext.get_current().enable_progress_bars = False
     # The rows lie in Ray's object store, which moves to the disk what memory does not hold.
     blocks = [ray.put(pyarrow.table({"row": [json.dumps(one._asdict()) for one in some]})) for some in _chunks(lines)]
     return ray.data.from_arrow_refs(blocks).map_batches(
@@ -75,35 +66,6 @@ def _written(ray: ModuleType, lines: Iterator[Line], work: Work, cluster: Cluste
         num_cpus=cluster.cpus_per_actor,
         num_gpus=cluster.gpus_per_actor,
     )
-
-
-@contextlib.contextmanager
-def connected(address: str | None) -> Iterator[ModuleType]:
-    """Ray, which is an extra, connected to a cluster; a connection that is there already is used and left as it is."""
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        raise SlalomError("--runner ray needs Ray: pip install 'slalom[ray]'") from None
-    for name in ("ray", "ray.data"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    ours = not ray.is_initialized()
-    if ours:
-        try:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="error")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise SlalomError(f"no Ray cluster could be reached at {address!r} ({_last_line(error)})") from None
-    try:
-        yield ray
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _last_line(error: Exception) -> str:
-    """Of a remote traceback, what was wrong."""
-    return str(error).strip().splitlines()[-1].removeprefix("slalom.errors.SlalomError: ")
 
 
 def _chunks(lines: Iterator[Line]) -> Iterator[list[Line]]:

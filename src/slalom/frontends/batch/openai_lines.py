@@ -51,7 +51,8 @@ def is_openai(fields: Record) -> bool:
 def row_fields(line: OpenAILine, model: str) -> Record:
     """What a line asks for as fields of a row; unsupported fields and other models are refused by name."""
     body: CompletionBody | ChatBody
-    length, asked = None, {}
+    length: int | None = None
+    asked: Record
     if line.url == CHATS:
         body = checked(ChatBody, line.body)
         length = body.max_completion_tokens
