@@ -15,7 +15,7 @@ from slalom.decoding.objective import Objective
 from slalom.decoding.proposal import Moves, counters, shortlist
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem, Stop
-from slalom.types import Draft
+from slalom.types import Draft, widened
 
 CHOOSE = 1  # RNG stream id of the choice among the moves looked at
 START_TOP_P = 0.95  # nucleus of drawn first drafts
@@ -30,6 +30,7 @@ class ClimbState(NamedTuple):
     tried: torch.Tensor  # bool [B, n, c], moves that were made from this origin already
     lookahead_scores: torch.Tensor  # [B, n, c], f of the text up to a move; NaN where it has not looked
     usual_perplexity: torch.Tensor  # [B], of the LM's own text: the lowest of the first drafts
+    proposed: torch.Tensor  # [B, n], the move that made the latest draft; FREE elsewhere
 
     def select(self, rows: list[int]) -> ClimbState:
         """Only these rows."""
@@ -45,6 +46,7 @@ class ClimbState(NamedTuple):
             torch.cat([per_candidate(own.tried, n, c, False) for own in (self, other)]),
             torch.cat([per_candidate(own.lookahead_scores, n, c, torch.nan) for own in (self, other)]),
             torch.cat([self.usual_perplexity, other.usual_perplexity]),
+            torch.cat([widened(own.proposed, n, FREE) for own in (self, other)]),
         )
 
 
@@ -54,6 +56,7 @@ class Best(NamedTuple):
     rollout: Rollout
     objective: torch.Tensor  # [B]
     lowest_perplexity: torch.Tensor  # [B], of all of them
+    moves: torch.Tensor  # [B, n], what was put in to make it; FREE elsewhere
 
 
 @dataclass(frozen=True)
@@ -114,16 +117,16 @@ class Climb:
             torch.where(own, asked.top_p, START_TOP_P),
             asked.rng.fold(number),
         )
-        first, objective, perplexity = self._best(problem, several._replace(drawing=drawing), None, None)
+        first, objective, perplexity, moves = self._best(problem, several._replace(drawing=drawing), None, None)
         tried, unseen = torch.zeros_like(first.repeated), torch.full_like(first.log_probs, torch.nan)
-        return ClimbState(first.draft, first, objective, tried, unseen, perplexity)
+        return ClimbState(first.draft, first, objective, tried, unseen, perplexity, moves)
 
     def step(self, problem: Problem, state: ClimbState, rng: Rng) -> ClimbState:
         """Look at some moves, write out the best of them, go on from the best text so far."""
         shortlisted = self._shortlist(problem, state, rng)
         lookahead_scores = self._look(problem, state, shortlisted)
         moves = self._choose(state.origin, shortlisted, shortlisted.of(lookahead_scores), rng.fold(CHOOSE))
-        latest, objective, _ = self._write(problem, state.origin, moves)
+        latest, objective, _, put_in = self._write(problem, state.origin, moves)
 
         better = objective > state.objective
         same = (latest.draft.tokens == state.origin.draft.tokens).cumprod(-1).bool()  # up to the first change
@@ -138,6 +141,7 @@ class Climb:
             (state.tried | made) & ~better[:, None, None],
             lookahead_scores.masked_fill((better[:, None] & ~same)[..., None], torch.nan),
             state.usual_perplexity,
+            put_in,
         )
 
     def read(self, problem: Problem, state: ClimbState) -> Draft:
@@ -218,7 +222,8 @@ class Climb:
         verdicts = several.judge(written.draft)
         problem.verdicts.remember(chosen.draft, [verdicts[row] for row in rows.tolist()])
         lowest = written.draft.perplexity.view(objective.shape).amin(-1)
-        return Best(chosen, best.values, lowest)
+        moves = torch.full_like(chosen.draft.tokens, FREE) if forced is None else forced[rows]
+        return Best(chosen, best.values, lowest, moves)
 
 
 def _allowed(tokens: list[int], forbidden: Forbidden | None) -> list[int]:

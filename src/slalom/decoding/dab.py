@@ -7,14 +7,14 @@ from typing import ClassVar, NamedTuple, Self
 
 import torch
 
-from slalom.backbone.rollout import Bias, Rollout, per_candidate, rollout
+from slalom.backbone.rollout import FREE, Bias, Rollout, per_candidate, rollout
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.bias import NORMS, SCHEDULES, bias_vector, geometry, prepare
 from slalom.decoding.knobs import knob
 from slalom.decoding.proposal import SCORES, propose
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem
-from slalom.types import Draft
+from slalom.types import Draft, widened
 
 
 class DABState(NamedTuple):
@@ -24,11 +24,14 @@ class DABState(NamedTuple):
     candidates: torch.Tensor  # [B, n, c], the token itself and the LM's favourites
     log_probs: torch.Tensor  # [B, n, c], the LM's
     repeated: torch.Tensor  # bool [B, n, c], a candidate that stands there already
+    proposed: torch.Tensor  # [B, n], the bias tokens it was written with; FREE before the first
 
     @staticmethod
-    def of(written: Rollout) -> DABState:
+    def of(written: Rollout, bias_tokens: torch.Tensor | None = None) -> DABState:
         """All of a rollout but the engine's memory: every draft begins at the prompt."""
-        return DABState(written.draft, written.candidates, written.log_probs, written.repeated)
+        tokens = written.draft.tokens  # narrower than the bias tokens if the longest row has left
+        proposed = torch.full_like(tokens, FREE) if bias_tokens is None else bias_tokens[:, : tokens.shape[1]]
+        return DABState(written.draft, written.candidates, written.log_probs, written.repeated, proposed)
 
     def select(self, rows: list[int]) -> DABState:
         """Only these rows."""
@@ -37,11 +40,12 @@ class DABState(NamedTuple):
     def join(self, other: DABState, columns: tuple[int, int]) -> DABState:
         """The rows of both."""
         n, c = (max(own.candidates.shape[dim] for own in (self, other)) for dim in (1, 2))
-        tensors = (
+        candidates, log_probs, repeated = (
             torch.cat([per_candidate(tensor, n, c, filling) for tensor in pair])
-            for *pair, filling in zip(self[1:], other[1:], (0, 0, True), strict=True)
+            for *pair, filling in zip(self[1:4], other[1:4], (0, 0, True), strict=True)
         )
-        return DABState(self.latest.join(other.latest), *tensors)
+        proposed = torch.cat([widened(own.proposed, n, FREE) for own in (self, other)])
+        return DABState(self.latest.join(other.latest), candidates, log_probs, repeated, proposed)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class DAB:
     def step(self, problem: Problem, state: DABState, rng: Rng) -> DABState:
         """One turn of the paper's loop: B | Y by a Langevin proposal, then Y | B by biased greedy decoding."""
         bias_tokens = self._propose(problem, state, rng)
-        return DABState.of(self._decode(problem, bias_tokens))
+        return DABState.of(self._decode(problem, bias_tokens), bias_tokens)
 
     def read(self, problem: Problem, state: DABState) -> Draft:
         """The latest draft."""

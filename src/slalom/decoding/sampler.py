@@ -199,7 +199,8 @@ class Problem(NamedTuple):
 class Sampler(Protocol):
     """A frozen dataclass of knobs with three functions. A state is a NamedTuple whose tensors have a row per row.
 
-    A state may say which perplexity is usual for each row, as `usual_perplexity` [B]; else the first draft's is.
+    A state may say which perplexity is usual for each row, as `usual_perplexity` [B]; else the first draft's is. It may
+    show the bias tokens or the move that made its draft, as `proposed` [B, n], FREE where there is none.
     A sampler that `mixes` takes rows of any constraint and limits together, and its states have a `join`; any other
     gets rows that share both and began together.
     """

@@ -44,6 +44,7 @@ class RowReport(NamedTuple):
     block: int
     seen: Seen  # the new draft
     best: Seen  # the best of this block so far
+    proposed: torch.Tensor | None = None  # [n], the bias token or move at each position, FREE elsewhere; if it has any
 
 
 Callback = Callable[[list[RowReport]], None]
@@ -70,8 +71,8 @@ class _Row:
         """Tokens to be held for it."""
         return (len(self.block.prompt.ids) + self.block.limits.length) * self.block.settings.sampler.drafts
 
-    def note(self, seen: Seen) -> RowReport:
-        """Take in a new draft."""
+    def note(self, seen: Seen, proposed: torch.Tensor | None) -> RowReport:
+        """Take in a new draft, and what the sampler proposed to get it."""
         settings = self.block.settings
         if self.best is None or CHOICES[settings.choice](seen, self.best, settings.objective):
             self.best = seen
@@ -81,7 +82,7 @@ class _Row:
         stop = settings.stop
         if stop is not None and self.satisfied_at is None and _good_enough(stop, self.best):
             self.satisfied_at = self.drafts
-        return RowReport(self.ticket, self.before + self.drafts, len(self.written), seen, self.best)
+        return RowReport(self.ticket, self.before + self.drafts, len(self.written), seen, self.best, proposed)
 
     @property
     def done(self) -> bool:
@@ -126,6 +127,12 @@ class _Batch:
         verdicts = self.problem.judge(draft)
         self.state = state
         return [Seen(draft.select([row]), verdict) for row, verdict in enumerate(verdicts)]
+
+    @property
+    def proposed(self) -> list[torch.Tensor | None]:
+        """Each row's bias tokens or move, of samplers that have some."""
+        tokens = getattr(self.state, "proposed", None)
+        return [None] * len(self.rows) if tokens is None else list(tokens)
 
     def select(self, rows: list[int]) -> _Batch:
         """Only these rows."""
@@ -197,7 +204,8 @@ class Scheduler:
         going: list[_Batch] = []
         for batch in [*self._batches, *self._admitted()]:
             for part, drafts in _advanced(batch, finished):
-                reports += [row.note(seen) for row, seen in zip(part.rows, drafts, strict=True)]
+                rows = zip(part.rows, drafts, part.proposed, strict=True)
+                reports += [row.note(seen, proposed) for row, seen, proposed in rows]
                 left = [number for number, row in enumerate(part.rows) if not row.done]
                 finished += [end for row in part.rows if row.done and (end := self._ended(row)) is not None]
                 going += [part.select(left)] if left else []

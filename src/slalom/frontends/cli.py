@@ -22,6 +22,7 @@ from slalom.errors import SlalomError
 from slalom.frontends.batch.command import batch_rows
 from slalom.frontends.eval_commands import evaluate_samplers, read_rating_sheet, report_runs, write_rating_sheet
 from slalom.frontends.options import takes
+from slalom.frontends.serve_command import serve
 from slalom.frontends.specs import GenerateSpec, make_spec
 
 if TYPE_CHECKING:
@@ -372,6 +373,11 @@ app.command("eval")(report_errors(evaluate_samplers))
 app.command("eval sheet")(report_errors(write_rating_sheet))
 app.command("eval read")(report_errors(read_rating_sheet))
 app.command("report")(report_errors(report_runs))
+
+
+# slalom serve
+
+app.command("serve")(report_errors(serve))
 
 
 # slalom bench, calibrate, ls, doctor

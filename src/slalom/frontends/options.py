@@ -19,6 +19,7 @@ TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "tell": (("--tell/--no-tell",), bool),
     "constraints": (("--constraint",), list[str]),
     "knobs": (("--knob",), list[str]),
+    "shipped": (("--shipped/--no-shipped",), bool),
 }
 COMMA_SEPARATED = ("keywords", "avoid")
 TELL_AS = Annotated[str | None, typer.Option(help="The sentence to tell it, 'Write a gloomy story.' say.")]

@@ -192,7 +192,7 @@ def checked(spec: type[S], fields: dict[str, Any]) -> S:
     try:
         return spec.model_validate(fields)
     except ValidationError as error:
-        raise SlalomError(_first_error(error)) from None
+        raise SlalomError(first_error(error)) from None
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise SlalomError(f"{file} cannot be read as TOML ({error})") from None
 
 
-def _first_error(error: ValidationError) -> str:
+def first_error(error: ValidationError) -> str:
     """The first validation error in one line, naming the field, the value and the rule."""
     first = error.errors()[0]
     message = first["msg"].removeprefix("Value error, ")

@@ -1,0 +1,109 @@
+"""What is typed after `slalom serve` to a running server, until it is told to stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import os
+import signal
+import socket
+from typing import Any
+
+from pydantic import ValidationError
+from rich.console import Console
+
+from slalom.errors import SlalomError
+from slalom.frontends.options import takes
+from slalom.frontends.server.settings import ServeSpec
+from slalom.frontends.specs import first_error
+
+API_KEY = "SLALOM_API_KEY"
+MISSING = "the server needs FastAPI, uvicorn and prometheus-client: pip install 'slalom[server]'"
+
+
+@takes(ServeSpec)
+def serve(given: dict[str, Any] | None = None) -> None:
+    """Serve steered texts by OpenAI's API, with a page to try it.
+
+    Examples:
+
+        slalom serve
+
+        slalom serve --model ./my-llama --port 8080 --queue 64
+
+        SLALOM_API_KEY=secret slalom serve --host 0.0.0.0
+
+        slalom serve --allow-classifier tone=./my-tone-model --max-tokens 200 --max-seconds 60
+    """
+    settings = serve_spec(given or {})
+    try:
+        import uvicorn
+
+        from slalom.frontends.server.app import make_app
+    except ModuleNotFoundError as error:
+        raise SlalomError(f"{MISSING} ({error.name} is missing)") from None
+
+    from slalom.api import load
+    from slalom.backbone.model import DEFAULT
+
+    console = Console(stderr=True, highlight=False)
+    with listening_socket(settings.host, settings.port) as bound:
+        with console.status("loading"):
+            lm = load(settings.model or DEFAULT, device=settings.device, dtype=settings.dtype, engine=settings.engine)
+            app = make_app(lm, settings)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("slalom.server").setLevel(logging.INFO)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(settings.grace)),
+        )
+        _announce(console, settings, app.state.service.name, bound)
+        for stop in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again when it is done: that is no error
+            signal.signal(stop, lambda number, frame: None)
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def serve_spec(given: dict[str, Any]) -> ServeSpec:
+    """Checked settings; a key that was not typed comes from the environment."""
+    key = os.environ.get(API_KEY)
+    try:
+        return ServeSpec.model_validate(({"api_key": key} if key else {}) | given)
+    except ValidationError as error:
+        raise SlalomError(first_error(error)) from None
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket bound before the LM is loaded, so that a taken port is known at once; nobody can connect to it yet."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise SlalomError(f"cannot listen on {host} port {port} ({error.strerror}); give another --port") from None
+    return bound
+
+
+def _announce(console: Console, settings: ServeSpec, name: str, bound: socket.socket) -> None:
+    """The address, a line to paste, and a warning if strangers may come."""
+    host, port = bound.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    print(f"Slalom serves {name} at {url}", flush=True)
+    key = " -H 'Authorization: Bearer KEY'" if settings.api_key else ""
+    body = {"model": name, "prompt": "The soup", "slalom": {"keywords": ["spoon"]}}
+    console.print(
+        f"curl {url}/v1/completions{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'",
+        soft_wrap=True,
+        markup=False,
+        style="dim",
+    )
+    if not settings.api_key and not ipaddress.ip_address(host).is_loopback:
+        console.print(
+            f"[yellow]warning:[/yellow] {host} is open to other machines and no key is asked for; "
+            f"set {API_KEY}, or leave --host out",
+            soft_wrap=True,
+        )

@@ -1,0 +1,1 @@
+"""HTTP requests to steered texts: an OpenAI-compatible server, `slalom serve`."""
