@@ -14,6 +14,7 @@ from filelock import FileLock
 from slalom.frontends.batch import texts
 from slalom.frontends.batch.lines import Line
 from slalom.frontends.batch.texts import TextWriter, Work
+from tests.conftest import tiny_lm
 from tests.frontends.batch.conftest import OPTIONS, mixed_rows, read_rows, run, write_rows
 from tests.frontends.test_cli import run as slalom
 
@@ -163,6 +164,25 @@ def test_openais_batch_lines_are_answered_in_its_shape(models: Path, tmp_path: P
     assert [error["id"] for error in errors] == list("bcdefg")
     for error, word in zip(errors, ["logprobs", "gpt-4", "2 prompts", "template", "url", "stream"], strict=True):
         assert word in error["error"]
+
+
+def test_chats_are_answered_in_both_forms(models: Path, tmp_path: Path) -> None:
+    lm = tiny_lm("llama-tied")
+    lm.tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    lm.model.save_pretrained(tmp_path / "chat")
+    lm.tokenizer.save_pretrained(tmp_path / "chat")
+    messages = [{"role": "user", "content": "the food"}]
+    body = {"model": "chat", "messages": messages, "max_completion_tokens": 4, "slalom": {"keywords": ["soup"]}}
+    rows = [
+        {"messages": messages, "keywords": ["soup"], "length": 4},
+        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body},
+    ]
+    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert slalom("batch", f"{source}", f"{out}", "--model", f"{tmp_path}/chat", *OPTIONS).exit_code == 0
+    plain, openai = read_rows(out)
+    (choice,) = openai["response"]["body"]["choices"]
+    assert choice["message"] == {"role": "assistant", "content": plain["text"], "refusal": None}
+    assert openai["response"]["body"]["object"] == "chat.completion"
 
 
 def test_openais_client_reads_the_answers_as_its_own(models: Path, tmp_path: Path) -> None:
