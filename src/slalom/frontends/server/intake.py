@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from slalom.api import CHAT_LENGTH, LENGTH
 from slalom.backbone.telling import Message
 from slalom.frontends.server.errors import ApiError
 from slalom.frontends.server.settings import ServeSpec
@@ -71,13 +72,14 @@ def _checked(
         raise ApiError(404, f"there is no model {body.model!r}; this server has {name}", "model", "model_not_found")
     if body.stream_options is not None and body.stream is not True:
         raise ApiError(400, "stream_options are for streams; give stream true too", "stream_options", "invalid_value")
-    spec = _spec(body, length)
+    usual = LENGTH if isinstance(prompts[0], str) else CHAT_LENGTH
+    spec = _spec(body, min(usual, settings.max_tokens) if length is None else length)
     _check_prompts(prompts, spec, settings)
     _check_spec(spec, settings)
     return Ask(prompts, spec, progress=bool(body.stream))
 
 
-def _spec(body: Asked, length: int | None) -> TextSpec:
+def _spec(body: Asked, length: int) -> TextSpec:
     """OpenAI's fields and ours as one specification; without a wish, the LM alone writes."""
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
     theirs: dict[str, Any] = {

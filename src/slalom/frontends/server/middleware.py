@@ -57,16 +57,16 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        if scope["type"] != "http" or _is_open(scope["path"]) or self._knows(Request(scope)):
+        if scope["type"] != "http" or _is_open(scope["path"]) or self._knows(scope):
             await self._app(scope, receive, send)
             return
         message = "the API key is missing or wrong; send it as Authorization: Bearer KEY"
         error = ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         await error.response(scope, receive, send)
 
-    def _knows(self, request: Request) -> bool:
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key)
+    def _knows(self, scope: Scope) -> bool:
+        kind, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key)
 
 
 class Bounded:

@@ -1,0 +1,380 @@
+"""The routes, as a careful and a careless client would use them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from slalom.api import SteerableModel
+from slalom.constraints import Keywords
+from slalom.frontends.server import app as app_module
+from slalom.frontends.server.app import make_app
+from slalom.frontends.server.settings import ServeSpec
+from slalom.frontends.server.wire import OFF
+from tests.frontends.server.conftest import NAME
+
+SOUP = {"keywords": ["soup"], "steps": 8}
+ASK = {"model": NAME, "prompt": "the food", "max_tokens": 6, "slalom": SOUP}
+SAY = {"model": NAME, "messages": [{"role": "user", "content": "the food"}], "max_tokens": 6, "slalom": SOUP}
+
+
+def complete(client: TestClient, **changed: Any) -> dict[str, Any]:
+    """The answer to a completion that is right."""
+    answer = client.post("/v1/completions", json=ASK | changed)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def refused(client: TestClient, status: int = 400, path: str = "/v1/completions", **changed: Any) -> dict[str, Any]:
+    """The error that a request gets."""
+    answer = client.post(path, json=(SAY if "chat" in path else ASK) | changed)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+def test_a_completion_has_openais_shape_and_the_text_that_steer_writes(
+    client: TestClient, chatty: SteerableModel
+) -> None:
+    answer = complete(client, n=2, seed=3)
+    assert answer["object"] == "text_completion"
+    assert answer["model"] == NAME
+    assert answer["id"].startswith("cmpl-")
+    expected = chatty.steer("the food", Keywords(["soup"]), length=6, steps=8, samples=2, seed=3).rows
+    assert [choice["text"] for choice in answer["choices"]] == [row.text for row in expected]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    for choice, row in zip(answer["choices"], expected, strict=True):
+        assert choice["finish_reason"] == "length"
+        told = choice["slalom"]
+        assert (told["seed"], told["drafts"], told["told"]) == (row.seed, row.steps, row.told)
+        assert told["constraints"] == [wish._asdict() for wish in row.constraints]
+        assert told["perplexity"] == pytest.approx(row.perplexity)
+    prompts = chatty.requests("the food", Keywords(["soup"]), length=6)
+    assert answer["usage"] == {
+        "prompt_tokens": len(prompts[0].prompt.ids),
+        "completion_tokens": 12,
+        "total_tokens": len(prompts[0].prompt.ids) + 12,
+    }
+
+
+def test_several_prompts_are_answered_prompt_by_prompt(client: TestClient) -> None:
+    together = complete(client, prompt=["the food", "we"], n=2)["choices"]
+    alone = [choice for prompt in ("the food", "we") for choice in complete(client, prompt=prompt, n=2)["choices"]]
+    assert [choice["text"] for choice in together] == [choice["text"] for choice in alone]
+    assert [choice["index"] for choice in together] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"slalom": SOUP | {"strength": 2.0}},
+        {"slalom": SOUP | {"sampler": "dab", "strength": 0.5, "until": 0.9}},
+        {"slalom": SOUP | {"sampler": "bolt", "steps": 3}},
+        {"slalom": SOUP | {"sampler": "best-of-n", "steps": 3}, "top_p": 0.9},
+        {"slalom": {"classifier": "taste", "label": "good", "description": "is tasty", "steps": 8}},
+        {
+            "slalom": {
+                "topic": "soup,rain",
+                "avoid": ["cold"],
+                "whole_sentences": True,
+                "preset": "thorough",
+                "steps": 8,
+            }
+        },
+        {"slalom": SOUP | {"tell": False, "knobs": {"width": 2, "fluency": 0.5}}, "stop": ["o"]},
+        {"slalom": SOUP, "max_tokens": 40, "seed": 5},
+        {"slalom": None, "temperature": 0.8, "seed": 2},
+    ],
+    ids=lambda changed: str(changed["slalom"])[:60],
+)
+def test_the_echoed_settings_give_the_same_text_again(client: TestClient, changed: dict[str, Any]) -> None:
+    for choice in complete(client, n=2, **changed)["choices"]:
+        settings = choice["slalom"]["settings"]
+        (again,) = client.post("/v1/completions", json=ASK | settings).json()["choices"]
+        assert again["text"] == choice["text"]
+        for same in ("settings", "seed", "drafts", "told", "satisfied"):
+            assert again["slalom"][same] == choice["slalom"][same]
+
+
+def test_without_a_wish_the_lm_alone_writes(client: TestClient, chatty: SteerableModel) -> None:
+    answer = client.post("/v1/completions", json={"model": NAME, "prompt": "the food"}).json()
+    (row,) = chatty.steer("the food", Keywords(["soup"]), sampler="none", tell=False).rows
+    (choice,) = answer["choices"]
+    assert choice["text"] == row.text
+    assert choice["slalom"]["constraints"] == []
+    assert choice["slalom"]["told"] is None
+    assert answer["usage"]["completion_tokens"] == 20
+    assert "nothing to steer towards" in refused(client, slalom={"sampler": "climb"})["message"]
+
+
+def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
+    answer = client.post("/v1/chat/completions", json=SAY).json()
+    (row,) = chatty.steer([SAY["messages"]], Keywords(["soup"]), length=6, steps=8).rows
+    (choice,) = answer["choices"]
+    assert answer["object"] == "chat.completion"
+    assert choice["message"] == {"role": "assistant", "content": row.text, "refusal": None}
+    parts = [{"role": "user", "content": [{"type": "text", "text": "the "}, {"type": "text", "text": "food"}]}]
+    again = client.post("/v1/chat/completions", json=SAY | {"messages": parts}).json()
+    assert again["choices"][0]["message"] == choice["message"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "param", "message"),
+    [
+        ({"colour": "red"}, "colour", "unknown field 'colour'"),
+        ({"slalom": {"colour": "red"}}, "slalom.colour", "unknown field 'slalom.colour'"),
+        ({"slalom": SOUP | {"seed": 1}}, "slalom.seed", "give seed beside the slalom object"),
+        ({"slalom": SOUP | {"length": 1}}, "slalom.length", "give max_tokens beside the slalom object"),
+        ({"slalom": SOUP | {"samples": 1}}, "slalom.samples", "give n beside"),
+        ({"slalom": SOUP | {"chat": True}}, "slalom.chat", "give messages, not a prompt"),
+        ({"best_of": 2}, "best_of", "best_of is 2; it is not supported: leave it out, or give 1"),
+        ({"logprobs": 3}, "logprobs", "it is not supported"),
+        ({"echo": True}, "echo", "it is not supported"),
+        ({"suffix": "."}, "suffix", "it is not supported"),
+        ({"logit_bias": {"7": 1}}, "logit_bias", "it is not supported"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "it is not supported"),
+        ({"n": 0}, "n", "n is 0; input should be greater than or equal to 1"),
+        ({"n": "2"}, "n", "n is '2'; input should be a valid integer"),
+        ({"temperature": 3}, "temperature", "less than or equal to 2"),
+        ({"seed": 2**60}, "seed", "less than or equal to"),
+        ({"prompt": [1, 2]}, "prompt", "input should be a valid string"),
+        ({"prompt": []}, "prompt", "prompt is []"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "are for streams"),
+        ({"slalom": {"sentiment": "angry"}}, "slalom.sentiment", "'positive', 'neutral' or 'negative'"),
+        ({"slalom": {"classifier": "taste"}}, "slalom", "a classifier and its label go together"),
+        ({"slalom": SOUP | {"description": "is nice"}}, "slalom.description", "slalom.classifier, which is not given"),
+        ({"slalom": {"mode": "all"}}, "slalom.mode", "slalom.keywords, which is not given"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_refused_by_name(
+    client: TestClient, changed: dict[str, Any], param: str, message: str
+) -> None:
+    error = refused(client, **changed)
+    assert error["param"] == param
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"slalom": SOUP | {"sampler": "gibbs"}}, "choose from climb, dab"),
+        ({"slalom": SOUP | {"preset": "best"}}, "unknown preset 'best'"),
+        ({"slalom": SOUP | {"knobs": {"colour": 1}}}, "choose from width, looks"),
+        ({"slalom": SOUP | {"knobs": {"tau": -1}}}, "it must be at least"),
+        ({"prompt": " "}, "the prompt is empty"),
+        ({"prompt": "rain " * 600}, "reads at most 512"),
+        ({"stop": ""}, "a stop string is empty"),
+    ],
+    ids=str,
+)
+def test_what_the_lm_cannot_do_is_refused_in_its_own_words(
+    client: TestClient, changed: dict[str, Any], message: str
+) -> None:
+    assert message in refused(client, **changed)["message"]
+
+
+@pytest.mark.parametrize("name", sorted(OFF))
+def test_an_unsupported_field_may_hold_the_value_that_means_off_and_nothing_else(client: TestClient, name: str) -> None:
+    import json
+
+    chat = name not in ("best_of", "echo", "suffix")
+    path, body = ("/v1/chat/completions", SAY) if chat else ("/v1/completions", ASK)
+    for value in (None, json.loads(OFF[name][1])):
+        assert client.post(path, json=body | {name: value}).status_code == 200, value
+    assert refused(client, path=path, **{name: {"odd": 1}})["param"].split(".")[0] == name
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"text"', b"\xff\xfe", b'{"model": NaN}', b"null"])
+def test_a_body_that_is_no_object_is_refused(client: TestClient, body: bytes) -> None:
+    answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_half_a_character_is_no_text(client: TestClient) -> None:
+    for body in (r'{"model": "llama-tied", "prompt": "\ud800"}', r'{"model": "\ud800", "\ud800": 1}'):
+        answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+
+
+def test_unknown_routes_methods_and_models_are_answered_in_openais_shape(client: TestClient) -> None:
+    assert client.get("/v2/nothing").json()["error"]["type"] == "not_found_error"
+    wrong = client.get("/v1/completions")
+    assert wrong.status_code == 405
+    assert wrong.headers["allow"] == "POST"
+    assert "method not allowed" in wrong.json()["error"]["message"]
+    assert refused(client, 404, model="gpt-5")["code"] == "model_not_found"
+    assert client.get("/v1/models/gpt-5").status_code == 404
+    assert client.get(f"/v1/models/{NAME}").json()["id"] == NAME
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("limit", "changed", "param"),
+    [
+        ({"max_prompt": 5}, {}, "prompt"),
+        ({"max_tokens": 5}, {}, "max_tokens"),
+        ({"max_texts": 3}, {"n": 4}, "n"),
+        ({"max_texts": 3}, {"n": 2, "prompt": ["a", "b"]}, "n"),
+        ({"max_steps": 7}, {}, "slalom.steps"),
+        ({"max_constraints": 1}, {"slalom": SOUP | {"avoid": ["rain"]}}, "slalom"),
+        ({"max_words": 2}, {"slalom": SOUP | {"avoid": ["rain", "cold"]}}, "slalom.keywords"),
+    ],
+    ids=str,
+)
+def test_more_than_the_server_gives_is_refused(
+    chatty: SteerableModel, limit: dict[str, int], changed: dict[str, Any], param: str
+) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, **limit))) as client:
+        error = refused(client, **changed)
+        assert (error["param"], error["code"]) == (param, "limit_exceeded")
+        assert client.get("/props").json()["limits"].items() >= limit.items()
+
+
+def test_what_is_left_open_keeps_within_the_limits(chatty: SteerableModel) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_tokens=5, max_steps=4))) as client:
+        body = {"model": NAME, "prompt": "the food", "slalom": {"keywords": ["soup"]}}
+        (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    assert choice["slalom"]["drafts"] == 4
+    assert choice["slalom"]["settings"]["max_tokens"] == 5
+
+
+def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(chatty: SteerableModel) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_body=200))) as client:
+        assert client.post("/v1/completions", json=ASK).status_code == 200
+        assert refused(client, 413, prompt="x" * 300)["code"] == "limit_exceeded"
+        parts = (b'{"model": "' + b"x" * 50 + b'"' for _ in range(10))
+        assert client.post("/v1/completions", content=parts).status_code == 413
+
+
+def test_the_key_is_asked_for_everywhere_but_for_health_and_the_page(chatty: SteerableModel) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, api_key="sësame"))) as client:
+        assert client.get("/health").status_code == 200
+        assert client.get("/").status_code in (200, 404)
+        for path in ("/props", "/metrics", "/v1/models", "/openapi.json", "/nothing"):
+            assert client.get(path).status_code == 401
+        for value in ("Bearer wrong", "sësame".encode(), "Bearer", "Basic abc", ""):
+            answer = client.post("/v1/completions", json=ASK, headers={"Authorization": value})
+            assert answer.status_code == 401
+            assert answer.json()["error"]["code"] == "invalid_api_key"
+        right = {"Authorization": "Bearer sësame".encode()}
+        assert client.post("/v1/completions", json=ASK, headers=right).status_code == 200
+        assert "sësame" not in client.get("/props", headers=right).text
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"classifier": "{folder}", "label": "good"}, "choose from taste"),
+        ({"classifier": "sentiment", "label": "positive"}, "choose from taste"),
+        ({"classifier": "someone/something", "label": "good"}, "choose from taste"),
+        ({"sentiment": "positive"}, "slalom.sentiment is not open on this server"),
+        ({"regex": "(a+)+$"}, "slalom.regex is not open on this server"),
+        ({"constraints": {"rhyme": "x"}}, "slalom.constraints is not open on this server"),
+        (SOUP | {"sampler": "lm-steer", "knobs": {"steer": "{folder}"}}, "slalom.knobs has 'steer'"),
+        (SOUP | {"knobs": {"width": 10**9}}, "at most 32"),
+        (SOUP | {"knobs": {"top_k": "1000000"}}, "it must be a number"),
+    ],
+    ids=str,
+)
+def test_a_request_can_name_only_what_the_operator_registered(
+    client: TestClient, classifier_folder: Path, wish: dict[str, Any], message: str
+) -> None:
+    filled = {
+        key: value.replace("{folder}", str(classifier_folder)) if isinstance(value, str) else value
+        for key, value in wish.items()
+    }
+    assert message in refused(client, slalom=filled)["message"]
+
+
+def test_what_the_operator_allows_is_open(chatty: SteerableModel) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, allow_regex=True))) as client:
+        assert "regex" in client.get("/props").json()["wishes"]
+        assert complete(client, slalom={"regex": "[a-z]", "steps": 4})["choices"][0]["slalom"]["satisfied"]
+        assert "is no regular expression" in refused(client, slalom={"regex": "("})["message"]
+
+
+def test_a_users_text_is_never_read_as_control_tokens(client: TestClient, chatty: SteerableModel) -> None:
+    name = "<|im_end|>"
+    pieces = chatty.vocabulary.pieces(name)
+    assert len(pieces) > 1
+    assert not {chatty.tokenizer.convert_tokens_to_ids(name)} & set(pieces)
+    alone = complete(client, prompt=name, slalom=None)["usage"]["prompt_tokens"]
+    assert alone == len(pieces)
+
+    def counted(content: str, **slalom: Any) -> int:
+        body = SAY | {"messages": [{"role": "user", "content": content}], "slalom": slalom or None}
+        return client.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"]
+
+    assert counted(f"x{name}") - counted("x") == len(pieces)
+    assert counted("x", tell=f"Write.{name}") - counted("x", tell="Write.") == len(pieces)
+
+
+def test_the_log_holds_prompts_only_if_it_should(
+    chatty: SteerableModel, settings: ServeSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="slalom.server")
+    for asked in (False, True):
+        caplog.clear()
+        with TestClient(make_app(chatty, settings.model_copy(update={"log_prompts": asked}))) as client:
+            complete(client, prompt="the secret food")
+            refused(client, prompt="the secret food", colour="red")
+        assert "POST /v1/completions 200" in caplog.text
+        assert ("secret" in caplog.text) == asked
+
+
+def test_props_say_what_may_be_asked_for(client: TestClient, classifier_folder: Path) -> None:
+    answer = client.get("/props")
+    props = answer.json()
+    assert (props["model"], props["engine"], props["chat"]) == (NAME, "torch", True)
+    assert props["classifiers"] == [{"name": "taste", "labels": ["bad", "good"]}]
+    assert "keywords" in props["fields"]["properties"]
+    assert "seed" not in props["fields"]["properties"]
+    assert props["defaults"]["sampler"] == "climb"
+    knobs = {sampler["name"]: [knob["name"] for knob in sampler["knobs"]] for sampler in props["samplers"]}
+    assert "width" in knobs["climb"]
+    assert "steer" not in knobs["lm-steer"]
+    assert "space" in props["topics"]
+    assert str(classifier_folder) not in answer.text
+
+
+def test_metrics_count_requests_drafts_and_tokens(chatty: SteerableModel, settings: ServeSpec) -> None:
+    with TestClient(make_app(chatty, settings)) as client:
+        complete(client)
+        refused(client, n=0)
+        client.get("/nothing")
+        found = client.get("/metrics")
+    assert found.headers["content-type"].startswith("text/plain")
+    for line in (
+        'slalom_requests_total{endpoint="/v1/completions",status="200"} 1.0',
+        'slalom_requests_total{endpoint="/v1/completions",status="400"} 1.0',
+        'slalom_requests_total{endpoint="other",status="404"} 1.0',
+        'slalom_request_seconds_count{endpoint="/v1/completions"} 2.0',
+        "slalom_drafts_total 8.0",
+        "slalom_tokens_total 6.0",
+        "slalom_queue 0.0",
+        "slalom_rows 0.0",
+    ):
+        assert line in found.text
+
+
+def test_the_page_is_served_and_may_load_nothing_from_elsewhere(
+    chatty: SteerableModel, settings: ServeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "PAGE", tmp_path)
+    with TestClient(make_app(chatty, settings)) as client:
+        assert "no page" in client.get("/").json()["error"]["message"]
+        (tmp_path / "index.html").write_text("<title>Slalom</title>")
+        (tmp_path / "page.js").write_text("1")
+        for path, kind in (("/", "text/html"), ("/page/page.js", "text/javascript")):
+            answer = client.get(path)
+            assert answer.headers["content-type"].startswith(kind)
+            assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+        assert client.get("/page/../app.py").status_code == 404
+        assert client.get("/page/nothing.js").json()["error"]["type"] == "not_found_error"
