@@ -27,8 +27,6 @@ def connected(address: str | None) -> Iterator[ModuleType]:
         import ray
     except ImportError:
         raise SlalomError("--runner ray needs Ray: pip install 'slalom[ray]'") from None
-    for name in ("ray", "ray.data", "ray.serve"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     ours = not ray.is_initialized()
     if ours:
         try:
@@ -40,6 +38,12 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def silence(*loggers: str) -> None:
+    """Let parts of Ray report errors alone; they set their own level when they are imported, so call it after that."""
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def last_line(error: Exception) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from slalom.errors import SlalomError
 from slalom.frontends.batch.lines import FinishedLine, Line
 from slalom.frontends.batch.texts import TextWriter, Work
-from slalom.frontends.ray_cluster import Cluster, connected, last_line
+from slalom.frontends.ray_cluster import Cluster, connected, last_line, silence
 
 ROWS_PER_TASK = 32  # written together by an actor, and lost together when it dies
 
@@ -55,6 +55,7 @@ def _written(lines: Iterator[Line], work: Work, cluster: Cluster) -> Any:
     import pyarrow
     import ray.data
 
+    silence("ray.data")
     ray.data.DataContext.get_current().enable_progress_bars = False
     # The rows lie in Ray's object store, which moves to the disk what memory does not hold.
     blocks = [ray.put(pyarrow.table({"row": [json.dumps(one._asdict()) for one in some]})) for some in _chunks(lines)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from slalom.errors import SlalomError
-from slalom.frontends.ray_cluster import Cluster, connected, last_line
+from slalom.frontends.ray_cluster import Cluster, connected, last_line, silence
 from slalom.frontends.server.settings import ServeSpec
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def deployed(settings: ServeSpec, port: int, cluster: Cluster) -> Iterator[None]
             graceful_shutdown_timeout_s=settings.grace,
         )(serve.ingress(build)())
         serve.start(http_options={"host": settings.host, "port": port})
+        silence("ray.serve")
         try:
             serve.run(deployment.bind(), name=NAME, route_prefix="/")
             yield
