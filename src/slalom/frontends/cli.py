@@ -19,6 +19,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from slalom.errors import SlalomError
+from slalom.frontends.batch.command import batch_rows
 from slalom.frontends.eval_commands import evaluate_samplers, read_rating_sheet, report_runs, write_rating_sheet
 from slalom.frontends.options import takes
 from slalom.frontends.serve_command import serve
@@ -359,6 +360,11 @@ def _command_line(paths: set[Path]) -> str:
     """The command line as typed, with the folders of `paths` removed, for the card of what was trained."""
     named = {str(path) for path in paths}
     return " ".join(["slalom", *(Path(word).name if word in named else word for word in sys.argv[1:])])
+
+
+# slalom batch
+
+app.command("batch")(report_errors(batch_rows))
 
 
 # slalom eval, eval sheet, eval read, report

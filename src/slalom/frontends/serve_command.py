@@ -8,13 +8,15 @@ import logging
 import os
 import signal
 import socket
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import typer
 from pydantic import ValidationError
 from rich.console import Console
 
 from slalom.errors import SlalomError
 from slalom.frontends.options import takes
+from slalom.frontends.ray_cluster import Cluster
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.specs import first_error
 
@@ -23,7 +25,16 @@ MISSING = "the server needs FastAPI, uvicorn and prometheus-client: pip install 
 
 
 @takes(ServeSpec)
-def serve(given: dict[str, Any] | None = None) -> None:
+def serve(
+    runner: Annotated[Literal["local", "ray"], typer.Option(help="This process, or replicas on Ray Serve.")] = "local",
+    replicas: Annotated[int, typer.Option(min=1, help="Ray: how many replicas, each with an LM of its own.")] = 1,
+    cpus_per_replica: Annotated[float, typer.Option(min=0, help="Ray: CPUs each replica asks for.")] = 1,
+    gpus_per_replica: Annotated[float, typer.Option(min=0, help="Ray: GPUs each replica asks for.")] = 0,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Ray: a cluster's address; a cluster on this machine if left out.")
+    ] = None,
+    given: dict[str, Any] | None = None,
+) -> None:
     """Serve steered texts by OpenAI's API, with a page to try it.
 
     Examples:
@@ -35,8 +46,18 @@ def serve(given: dict[str, Any] | None = None) -> None:
         SLALOM_API_KEY=secret slalom serve --host 0.0.0.0
 
         slalom serve --allow-classifier tone=./my-tone-model --max-tokens 200 --max-seconds 60
+
+        slalom serve --runner ray --replicas 4 --gpus-per-replica 1
     """
     settings = serve_spec(given or {})
+    if runner == "ray":
+        _serve_on_ray(settings, Cluster(replicas, cpus_per_replica, gpus_per_replica, ray_address))
+    else:
+        _serve_here(settings)
+
+
+def _serve_here(settings: ServeSpec) -> None:
+    """One LM in this process."""
     try:
         import uvicorn
 
@@ -61,10 +82,22 @@ def serve(given: dict[str, Any] | None = None) -> None:
             server_header=False,
             timeout_graceful_shutdown=max(1, round(settings.grace)),
         )
-        _announce(console, settings, app.state.service.name, bound)
+        _announce(console, settings, app.state.service.name, *bound.getsockname()[:2])
         for stop in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises them again when it is done: that is no error
             signal.signal(stop, lambda number, frame: None)
         uvicorn.Server(config).run(sockets=[bound])
+
+
+def _serve_on_ray(settings: ServeSpec, cluster: Cluster) -> None:
+    """Replicas on Ray Serve, whose proxy listens."""
+    from slalom.backbone.model import DEFAULT
+    from slalom.frontends.server.on_ray import serve_on_ray
+
+    console = Console(stderr=True, highlight=False)
+    with listening_socket(settings.host, settings.port) as bound:
+        host, port = bound.getsockname()[:2]
+    name = settings.served_name(settings.model or DEFAULT)
+    serve_on_ray(settings, port, cluster, lambda: _announce(console, settings, name, host, port))
 
 
 def serve_spec(given: dict[str, Any]) -> ServeSpec:
@@ -88,9 +121,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _announce(console: Console, settings: ServeSpec, name: str, bound: socket.socket) -> None:
+def _announce(console: Console, settings: ServeSpec, name: str, host: str, port: int) -> None:
     """The address, a line to paste, and a warning if strangers may come."""
-    host, port = bound.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     print(f"Slalom serves {name} at {url}", flush=True)
     key = " -H 'Authorization: Bearer KEY'" if settings.api_key else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,6 +13,8 @@ from slalom.errors import SlalomError
 if TYPE_CHECKING:
     from slalom.api import Options
     from slalom.constraints.constraint import Constraint
+
+S = TypeVar("S", bound=BaseModel)
 
 # Any one of these fields is something to steer towards, by the flag beside it.
 WISHES = {
@@ -182,8 +184,13 @@ def make_spec(given: dict[str, Any], file: Path | None = None) -> GenerateSpec:
     fields |= {key: value for key, value in given.items() if value is not None}
     if "prompts" not in fields:
         raise SlalomError("no prompt given; give one in quotes, a --prompts-file, or lines on standard input")
+    return checked(GenerateSpec, fields)
+
+
+def checked(spec: type[S], fields: dict[str, Any]) -> S:
+    """Fields as a specification; the first that is wrong is refused with a SlalomError."""
     try:
-        return GenerateSpec.model_validate(fields)
+        return spec.model_validate(fields)
     except ValidationError as error:
         raise SlalomError(first_error(error)) from None
 

@@ -1,0 +1,179 @@
+"""JSON lines, CSV or Parquet to rows, read as they are needed: a million take no more memory than ten."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from slalom.errors import SlalomError
+from slalom.frontends.batch.lines import Line
+from slalom.frontends.batch.rows import RowSpec
+from slalom.frontends.options import COMMA_SEPARATED
+
+LISTS = (*COMMA_SEPARATED, "stop", "messages")
+OBJECTS = ("constraints", "knobs", "metadata")
+YES_OR_NO = {"true": True, "yes": True, "false": False, "no": False}
+FORMATS = (".jsonl", ".csv", ".parquet")
+CHUNK = 1 << 20  # bytes, or rows of a Parquet file, read at a time
+ROWS = 1024
+
+
+class Source(NamedTuple):
+    """An input file as it was found: what tells it from another, and how many rows it has."""
+
+    sha256: str
+    rows: int
+
+
+def format_of(path: Path) -> str:
+    """The format a file's name says."""
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise SlalomError(f"{path} ends in {suffix or 'nothing'!r}; a batch reads and writes {', '.join(FORMATS)}")
+    return suffix
+
+
+def examine(path: Path, kind: str) -> Source:
+    """Fingerprint and number of rows of an input file; its columns are checked."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+    except FileNotFoundError:
+        raise SlalomError(f"there is no file {path}") from None
+    except OSError as error:
+        raise SlalomError(f"{path} cannot be read ({error.strerror})") from None
+    rows = _parquet_file(path).metadata.num_rows if kind == ".parquet" else sum(1 for _ in read_lines(path, kind))
+    if not rows:
+        raise SlalomError(f"{path} has no rows; give at least one")
+    return Source(digest.hexdigest(), rows)
+
+
+def read_lines(path: Path, kind: str) -> Iterator[Line]:
+    """Every row in order; one that cannot be read says why."""
+    readers = {".jsonl": _json_lines, ".csv": _csv_lines, ".parquet": _parquet_lines}
+    return readers[kind](path)
+
+
+def _json_lines(path: Path) -> Iterator[Line]:
+    number = 0
+    with path.open("rb") as file:
+        for place, raw in enumerate(file, 1):
+            if raw.strip():
+                yield _json_line(number, place, raw)
+                number += 1
+
+
+def _json_line(number: int, place: int, raw: bytes) -> Line:
+    try:
+        fields = json.loads(raw.decode("utf-8-sig" if place == 1 else "utf-8"))
+    except ValueError as error:
+        return Line(number, place, None, f"the line is no JSON ({error})")
+    if not isinstance(fields, dict):
+        return Line(number, place, None, f"the line is {type(fields).__name__} {str(fields)[:40]!r}; give an object")
+    return Line(number, place, fields)
+
+
+def _csv_lines(path: Path) -> Iterator[Line]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.DictReader(file, restkey="")
+            _check_columns(path, table.fieldnames or [])
+            before = table.line_num
+            for number, row in enumerate(table):
+                place, before = before + 1, table.line_num
+                yield _csv_line(number, place, row)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SlalomError(f"{path} cannot be read as CSV ({error})") from None
+
+
+def _csv_line(number: int, place: int, row: dict[str, Any]) -> Line:
+    if "" in row:
+        return Line(number, place, None, f"the row has {len(row['']):d} more cells than the file has columns")
+    try:
+        fields = {name: from_cell(name, cell) for name, cell in row.items() if cell}
+    except ValueError as error:
+        return Line(number, place, None, str(error))
+    return Line(number, place, fields)
+
+
+def from_cell(name: str, cell: str) -> Any:
+    """A cell's value: lists are comma-separated or JSON, objects JSON; the rest is checked with the row."""
+    if name == "tell":
+        return YES_OR_NO.get(cell.lower(), cell)
+    if name in OBJECTS or (name in LISTS and cell.startswith("[")):
+        try:
+            return json.loads(cell)
+        except ValueError as error:
+            raise ValueError(f"{name} is {cell!r}, which is no JSON ({error})") from None
+    if name in LISTS:
+        return [word.strip() for word in cell.split(",") if word.strip()]
+    return cell
+
+
+def _parquet_lines(path: Path) -> Iterator[Line]:
+    file = _parquet_file(path)
+    number = 0
+    for batch in file.iter_batches(batch_size=ROWS):
+        for row in batch.to_pylist():
+            fields = {name: _from_column(name, value) for name, value in row.items() if value is not None}
+            yield Line(number, number + 1, fields)
+            number += 1
+
+
+def _from_column(name: str, value: Any) -> Any:
+    """A value of a Parquet column: objects may be JSON, maps, or structs, whose missing parts were not given."""
+    if isinstance(value, str):
+        return _from_column_text(name, value)
+    if name in OBJECTS:
+        return {key: part for key, part in dict(value).items() if part is not None}
+    return value
+
+
+def _from_column_text(name: str, value: str) -> Any:
+    try:
+        return from_cell(name, value)
+    except ValueError:
+        return value  # refused with the row, by the name of its field
+
+
+def _parquet_file(path: Path) -> Any:
+    try:
+        file = parquet().ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise SlalomError(f"{path} cannot be read as Parquet ({error})") from None
+    _check_columns(path, file.schema_arrow.names)
+    return file
+
+
+def parquet() -> ModuleType:
+    """pyarrow's Parquet module, which is an extra."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise SlalomError("Parquet needs pyarrow: pip install 'slalom[batch]'") from None
+    return pyarrow.parquet
+
+
+def _check_columns(path: Path, names: Any) -> None:
+    """A table's columns are the same in every row: one nobody knows is refused at once."""
+    known = RowSpec.model_fields
+    for name in names:
+        if name not in known:
+            raise SlalomError(
+                f"{path} has a column {name!r}; columns are fields of a text ({', '.join(known)}); "
+                "what should only be kept goes into the column metadata, as JSON"
+            )
+
+
+def spooled(lines: Any, folder: Path) -> Path:
+    """Standard input as a file, so that it can be counted and read again."""
+    path = folder / "input.jsonl"
+    with path.open("wb") as file:
+        while chunk := lines.read(CHUNK):
+            file.write(chunk)
+    return path

@@ -1,0 +1,277 @@
+"""slalom batch, as a person or a script would use and misuse it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
+
+from slalom.frontends.batch import texts
+from slalom.frontends.batch.lines import Line
+from slalom.frontends.batch.texts import TextWriter, Work
+from tests.conftest import tiny_lm
+from tests.frontends.batch.conftest import OPTIONS, mixed_rows, read_rows, run, write_rows
+from tests.frontends.test_cli import run as slalom
+
+
+def test_every_row_has_the_text_it_would_have_alone_in_the_order_of_the_input(models: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", mixed_rows(models, 9))
+    out = run(models, source, tmp_path / "out.jsonl")
+    assert out.exit_code == 0, out.stderr
+    rows = read_rows(tmp_path / "out.jsonl")
+    assert [row["line"] for row in rows] == [1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9]
+    alone = slalom(
+        *("generate", "we", "--keywords", "rain", "--seed", "1", "--model", f"{models}/lm"),
+        *(*OPTIONS, "--length", "5", "--json"),
+    )
+    one = json.loads(alone.stdout)
+    assert set(rows[2]) == set(one) - {"seconds", "tokens_per_second"} | {"line"}
+    assert all(
+        rows[2][name] == one[name] for name in ("text", "satisfied", "steps", "told", "seed", "sampler", "model")
+    )
+    assert rows[2]["perplexity"] == pytest.approx(one["perplexity"], rel=1e-3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_a_rows_fields_come_before_the_commands_and_what_it_brings_is_kept(models: Path, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "we", "id": "a", "metadata": {"city": "Oslo"}},
+        {"prompt": "we", "keywords": ["rain"], "length": 3, "id": 7},
+    ]
+    run(models, write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", "--keywords", "soup")
+    first, second = read_rows(tmp_path / "out.jsonl")
+    assert (first["id"], first["metadata"]) == ("a", {"city": "Oslo"})
+    assert (second["id"], "metadata" in second) == (7, False)
+    assert [row["constraints"][0]["name"] for row in (first, second)] == ["keywords:any(soup)", "keywords:any(rain)"]
+
+
+def test_bad_rows_are_listed_with_line_and_reason_and_the_others_written(models: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    good = json.dumps({"prompt": "we", "keywords": ["soup"]})
+    bad = [
+        "{broken",
+        "[1]",
+        json.dumps({"prompt": "we", "keywords": ["soup"], "colour": "red", "id": "b"}),
+        json.dumps({"prompt": "we", "keywords": ["soup"], "length": 0}),
+        json.dumps({"keywords": ["soup"]}),
+        json.dumps({"prompt": "we"}),
+        json.dumps({"prompt": " ", "keywords": ["soup"]}),
+        json.dumps({"prompt": "we", "keywords": ["soup"], "sampler": "magic"}),
+        json.dumps({"messages": [{"role": "user", "content": "hello"}], "keywords": ["soup"]}),
+    ]
+    source.write_text("\n".join([good, "", *bad, good]) + "\n", encoding="utf-8")
+    out = run(models, source, tmp_path / "out.jsonl", "--json")
+    assert out.exit_code == 1
+    summary = json.loads(out.stdout)
+    assert summary == {
+        **{"rows": 11, "done": 11, "failed": 9, "texts": 2, "satisfied": summary["satisfied"]},
+        **{"out": f"{tmp_path}/out.jsonl", "errors": f"{tmp_path}/out.jsonl.errors.jsonl"},
+    }
+    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 12]
+    errors = read_rows(tmp_path / "out.jsonl.errors.jsonl")
+    assert [error["line"] for error in errors] == list(range(3, 12))
+    assert errors[2]["id"] == "b"
+    for error, word in zip(
+        errors,
+        ["no JSON", "object", "colour", "length", "prompt or messages", "steer towards", "empty", "magic", "template"],
+        strict=True,
+    ):
+        assert word in error["error"]
+
+
+def test_csv_and_parquet_say_the_same_as_json_lines(models: Path, tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "prompt": "the food", "keywords": ["soup", "rain"], "seed": 3, "metadata": {"x": 1}},
+        {"id": "b", "prompt": "we, they", "avoid": ["day"], "tell": False, "knobs": {"width": 2}},
+    ]
+    write_rows(tmp_path / "in.jsonl", rows)
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["id", "prompt", "keywords", "avoid", "seed", "tell", "knobs", "metadata"])
+        table.writerow(["a", "the food", "soup, rain", "", "3", "", "", '{"x": 1}'])
+        table.writerow(["b", "we, they", "", '["day"]', "", "false", '{"width": 2}', ""])
+    types = {"id": pa.string(), "prompt": pa.string(), "seed": pa.int64(), "tell": pa.bool_()}
+    types |= {"keywords": pa.list_(pa.string()), "avoid": pa.list_(pa.string())}
+    types |= {"knobs": pa.struct([("width", pa.int64())]), "metadata": pa.struct([("x", pa.int64())])}
+    whole = pa.Table.from_pylist(rows, pa.schema(list(types.items())))
+    pq.write_table(whole, tmp_path / "in.parquet")
+    found = []
+    for kind in ("jsonl", "csv", "parquet"):
+        out = run(models, tmp_path / f"in.{kind}", tmp_path / f"{kind}.jsonl")
+        assert out.exit_code == 0, out.stderr
+        found.append([{**row, "line": None} for row in read_rows(tmp_path / f"{kind}.jsonl")])
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_output_can_be_csv_or_parquet(models: Path, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "the food", "keywords": ["soup"], "metadata": [1]},
+        {"prompt": "we", "keywords": ["rain"], "id": 4},
+    ]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    for kind in ("jsonl", "csv", "parquet"):
+        assert run(models, source, tmp_path / f"out.{kind}").exit_code == 0
+    as_json = read_rows(tmp_path / "out.jsonl")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        as_csv = list(csv.DictReader(file))
+    as_parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    for one, cells, columns in zip(as_json, as_csv, as_parquet, strict=True):
+        assert one["text"] == cells["text"] == columns["text"]
+        assert one["perplexity"] == float(cells["perplexity"]) == columns["perplexity"]
+        assert one["constraints"] == json.loads(cells["constraints"]) == json.loads(columns["constraints"])
+    assert (as_csv[0]["metadata"], as_csv[1]["id"]) == ("[1]", "4")
+
+
+def test_openais_batch_lines_are_answered_in_its_shape(models: Path, tmp_path: Path) -> None:
+    def line(name: str, url: str = "/v1/completions", **body: object) -> dict[str, object]:
+        body = {"model": "lm", "max_tokens": 5, "slalom": {"keywords": ["soup"]}} | body
+        return {"custom_id": name, "method": "POST", "url": url, "body": body}
+
+    rows = [
+        line("a", prompt="we", n=2, seed=3),
+        line("b", prompt="the food", logprobs=5),
+        line("c", prompt="we", model="gpt-4"),
+        line("d", prompt=["we", "they"]),
+        line("e", "/v1/chat/completions", messages=[{"role": "user", "content": "hello"}]),
+        line("f", "/v1/embeddings", prompt="we"),
+        line("g", prompt="we", stream=True),
+    ]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert run(models, source, tmp_path / "out.jsonl").exit_code == 1
+    (one,) = read_rows(tmp_path / "out.jsonl")
+    body = one["response"].pop("body")
+    assert one == {
+        **{"id": "batch_req_1", "custom_id": "a", "error": None},
+        "response": {"status_code": 200, "request_id": "req_1"},
+    }
+    assert (body["object"], body["model"], body["created"]) == ("text_completion", "lm", 0)
+    assert [(choice["index"], choice["slalom"]["seed"]) for choice in body["choices"]] == [(0, 3), (1, 4)]
+    assert body["usage"]["completion_tokens"] == 10
+    assert {choice["finish_reason"] for choice in body["choices"]} == {"length"}
+    plain = write_rows(
+        tmp_path / "plain.jsonl", [{"prompt": "we", "keywords": ["soup"], "length": 5, "samples": 2, "seed": 3}]
+    )
+    run(models, plain, tmp_path / "texts.jsonl")
+    assert [choice["text"] for choice in body["choices"]] == [
+        row["text"] for row in read_rows(tmp_path / "texts.jsonl")
+    ]
+    errors = read_rows(tmp_path / "out.jsonl.errors.jsonl")
+    assert [error["id"] for error in errors] == list("bcdefg")
+    for error, word in zip(errors, ["logprobs", "gpt-4", "2 prompts", "template", "url", "stream"], strict=True):
+        assert word in error["error"]
+
+
+def test_chats_are_answered_in_both_forms(models: Path, tmp_path: Path) -> None:
+    lm = tiny_lm("llama-tied")
+    lm.tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    lm.model.save_pretrained(tmp_path / "chat")
+    lm.tokenizer.save_pretrained(tmp_path / "chat")
+    messages = [{"role": "user", "content": "the food"}]
+    body = {"model": "chat", "messages": messages, "max_completion_tokens": 4, "slalom": {"keywords": ["soup"]}}
+    rows = [
+        {"messages": messages, "keywords": ["soup"], "length": 4},
+        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body},
+    ]
+    source, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    assert slalom("batch", f"{source}", f"{out}", "--model", f"{tmp_path}/chat", *OPTIONS).exit_code == 0
+    plain, openai = read_rows(out)
+    (choice,) = openai["response"]["body"]["choices"]
+    assert choice["message"] == {"role": "assistant", "content": plain["text"], "refusal": None}
+    assert openai["response"]["body"]["object"] == "chat.completion"
+
+
+def test_openais_client_reads_the_answers_as_its_own(models: Path, tmp_path: Path) -> None:
+    types = pytest.importorskip("openai.types")
+    body = {"model": "lm", "prompt": "we", "max_tokens": 5, "slalom": {"keywords": ["soup"]}}
+    rows = [{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}]
+    run(models, write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl")
+    (one,) = read_rows(tmp_path / "out.jsonl")
+    assert types.Completion.model_validate(one["response"]["body"], strict=True).choices[0].text
+
+
+def test_a_column_nobody_knows_is_refused_at_once(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("prompt,colour\nwe,red\n")
+    out = run(models, tmp_path / "in.csv", tmp_path / "out.csv", "--keywords", "soup")
+    assert out.exit_code == 2
+    assert "'colour'" in out.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_rows_can_be_piped_in_and_texts_out(models: Path, tmp_path: Path) -> None:
+    rows = mixed_rows(models, 4)
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    run(models, source, tmp_path / "out.jsonl")
+    piped = run(models, "-", "-", stdin=source.read_text() + '{"prompt": "we"}\n')
+    assert piped.exit_code == 1
+    assert piped.stdout == (tmp_path / "out.jsonl").read_text()
+    assert "line 5: " in piped.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "out", "said"),
+    [
+        ("missing.jsonl", "out.jsonl", "there is no file"),
+        ("in.txt", "out.jsonl", ".jsonl, .csv, .parquet"),
+        ("in.jsonl", "out.txt", ".jsonl, .csv, .parquet"),
+        ("in.jsonl", "in.jsonl", "is the input"),
+        ("empty.jsonl", "out.jsonl", "no rows"),
+        ("in.jsonl", "there.jsonl", "--restart"),
+        ("openai.jsonl", "out.csv", ".jsonl"),
+    ],
+)
+def test_a_bad_command_is_one_sentence_and_writes_nothing(
+    models: Path, tmp_path: Path, source: str, out: str, said: str
+) -> None:
+    write_rows(tmp_path / "in.jsonl", [{"prompt": "we", "keywords": ["soup"]}])
+    write_rows(tmp_path / "openai.jsonl", [{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {}}])
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "there.jsonl").write_text("precious")
+    before = sorted(tmp_path.iterdir())
+    refused = run(models, tmp_path / source, tmp_path / out)
+    assert refused.exit_code == 2
+    assert said in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "there.jsonl").read_text() == "precious"
+
+
+def test_a_wrong_option_is_refused_before_anything_is_loaded(models: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", [{"prompt": "we"}])
+    out = run(models, source, tmp_path / "out.jsonl", "--sentiment", "sad")
+    assert out.exit_code == 2
+    assert "sentiment is 'sad'" in out.stderr
+
+
+def test_two_processes_never_write_the_same_output(models: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", mixed_rows(models, 2))
+    with FileLock(tmp_path / ".out.jsonl.lock"):
+        out = run(models, source, tmp_path / "out.jsonl")
+    assert out.exit_code == 2
+    assert "another process" in out.stderr
+
+
+def test_rows_are_read_when_there_is_room_and_share_constraints(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "OPEN", 4)
+    read, most, built = 0, 0, []
+    build = texts._constraint
+    monkeypatch.setattr(texts, "_constraint", lambda key: built.append(key) or build(key))
+    writer = TextWriter(Work({"model": f"{models}/lm", "engine": "torch"}, {"length": 3, "steps": 2}))
+
+    def lines():  # type: ignore[no-untyped-def]
+        nonlocal read
+        for number in range(30):
+            read += 1
+            yield Line(number, number + 1, {"prompt": "we", "keywords": ["soup"], "seed": number})
+
+    done = 0
+    for some in writer.write(lines()):
+        most = max(most, read - done)
+        done += len(some)
+    assert done == 30
+    assert most <= 8
+    assert len(built) == 1

@@ -1,0 +1,185 @@
+"""A job stopped in any way: what is finished is kept, nothing is written twice, the output is the same to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slalom.errors import SlalomError
+from slalom.frontends.batch import job
+from slalom.frontends.batch.lines import FinishedLine, Line
+from slalom.frontends.batch.texts import TextWriter, Work
+from tests.frontends.batch.conftest import OPTIONS, mixed_rows, run, write_rows
+
+
+def finished_rows(out: Path) -> int:
+    partial = Path(f"{out}.partial")
+    return partial.read_bytes().count(b"\n") if partial.exists() else 0
+
+
+def start(models: Path, source: Path, out: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "slalom.frontends.cli", "batch", str(source), str(out), "--model", f"{models}/lm"]
+    return subprocess.Popen([*words, *OPTIONS], stderr=subprocess.PIPE)
+
+
+def stopped_half_way(models: Path, source: Path, out: Path, how: signal.Signals) -> subprocess.Popen[bytes]:
+    """A real process, sent a signal when it has finished some rows."""
+    process = start(models, source, out)
+    deadline = time.monotonic() + 120
+    while not finished_rows(out):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(how)
+    process.wait()
+    return process
+
+
+@pytest.fixture(scope="module")
+def undisturbed(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows, the last of them bad, beside what an undisturbed run writes for them."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    source = write_rows(folder / "in.jsonl", [*mixed_rows(models, 300), {"prompt": "we"}])
+    assert run(models, source, folder / "out.jsonl").exit_code == 1
+    return folder
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_process_stopped_half_way_is_gone_on_with(
+    models: Path, undisturbed: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    source, out = undisturbed / "in.jsonl", tmp_path / "out.jsonl"
+    process = stopped_half_way(models, source, out, how)
+    done = finished_rows(out)
+    assert 0 < done < 301
+    assert not out.exists()
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert process.stderr is not None
+        assert "the same command goes on" in process.stderr.read().decode()
+    before = Path(f"{out}.partial").read_bytes()
+    again = start(models, source, out)
+    while not out.exists():
+        kept = Path(f"{out}.partial")
+        assert not kept.exists() or kept.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+        time.sleep(0.01)
+    assert again.wait() == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.errors.jsonl"]
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (undisturbed / path.name).read_bytes()
+
+
+class StoppedError(Exception):
+    """As if the process had ended here."""
+
+
+def stop_after(calls: int) -> job.Runner:
+    def runner(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]:
+        for number, some in enumerate(TextWriter(work).write(lines)):
+            if number == calls:
+                raise StoppedError
+            yield some
+
+    return runner
+
+
+def begin(models: Path, source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rows of a job."""
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "run_local", stop_after(1))
+        assert isinstance(run(models, source, out).exception, StoppedError)
+    assert finished_rows(out)
+
+
+@pytest.fixture
+def source(models: Path, tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "in.jsonl", mixed_rows(models, 8))
+
+
+@pytest.mark.parametrize("torn", [b'{"number": 5, "li', b"{}"])
+def test_a_torn_last_line_is_written_anew(
+    models: Path, source: Path, monkeypatch: pytest.MonkeyPatch, torn: bytes
+) -> None:
+    out, whole = source.with_name("out.jsonl"), source.with_name("whole.jsonl")
+    run(models, source, whole)
+    begin(models, source, out, monkeypatch)
+    with Path(f"{out}.partial").open("ab") as file:
+        file.write(torn)
+    assert run(models, source, out).exit_code == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_finished_rows_are_not_written_again(models: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = source.with_name("out.jsonl")
+    begin(models, source, out, monkeypatch)
+    done = {json.loads(line)["number"] for line in Path(f"{out}.partial").read_text().splitlines()}
+    asked: list[int] = []
+
+    def watched(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]:
+        return TextWriter(work).write(line for line in lines if asked.append(line.number) is None)
+
+    monkeypatch.setattr(job, "run_local", watched)
+    assert run(models, source, out).exit_code == 0
+    assert sorted(asked) == sorted(set(range(8)) - done)
+
+
+def test_a_job_whose_rows_are_all_finished_loads_no_model(
+    models: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill just before the output was put in its place."""
+    out = source.with_name("out.jsonl")
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "write_output", lambda *_: (_ for _ in ()).throw(StoppedError))
+        run(models, source, out)
+    monkeypatch.setattr(job, "run_local", lambda *_: pytest.fail("there is nothing to write"))
+    assert run(models, source, out).exit_code == 0
+    assert out.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [(("--seed", "7"), "seed"), (("--repetition-penalty", "1.5"), "repetition_penalty")]
+)
+def test_other_settings_are_refused_by_name(
+    models: Path, source: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], said: str
+) -> None:
+    out = source.with_name("out.jsonl")
+    begin(models, source, out, monkeypatch)
+    refused = run(models, source, out, *option)
+    assert refused.exit_code == 2
+    assert f"another {said} of settings" in refused.stderr
+    assert "--restart" in refused.stderr
+    assert run(models, source, out, *option, "--restart").exit_code == 0
+
+
+def test_another_input_or_another_model_in_the_same_folder_is_refused(
+    models: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = source.with_name("out.jsonl")
+    begin(models, source, out, monkeypatch)
+    weights = models / "lm" / "model.safetensors"
+    state = weights.stat()
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    assert "of files" in run(models, source, out).stderr
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+    rows = source.read_text()
+    source.write_text(rows.replace("soup", "rain"))
+    assert "of input" in run(models, source, out).stderr
+    source.write_text(rows)
+    assert run(models, source, out).exit_code == 0
+
+
+def test_a_side_file_changed_by_hand_is_named(models: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = source.with_name("out.jsonl")
+    begin(models, source, out, monkeypatch)
+    Path(f"{out}.partial").write_text("nonsense\n")
+    refused = run(models, source, out)
+    assert isinstance(refused.exception, SystemExit | SlalomError)
+    assert "out.jsonl.partial" in refused.stderr
