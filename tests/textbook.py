@@ -1,4 +1,4 @@
-"""DAB, climb and rerank with nothing saved: one-hots, [n, V] distances, no cache, a row at a time, each draft from the prompt.
+"""DAB, climb and rerank with nothing saved: one-hots, [n, V] distances, no cache, a row at a time, all from the prompt.
 
 The reference the library is held against. Its constraint reads the LM's table, so that gradients at one-hots exist.
 """

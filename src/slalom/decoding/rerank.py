@@ -1,4 +1,4 @@
-"""FUDGE's idea with the guide we have: at every position f reads the LM's favourites put in, and tilts their chances."""
+"""FUDGE's idea with the guide we have: at every position f reads the LM's favourites put in, and tilts their odds."""
 
 from __future__ import annotations
 
