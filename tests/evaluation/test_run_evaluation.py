@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from slalom.errors import SlalomError
-from slalom.evaluation import store
+from slalom.evaluation import report, store
 from slalom.evaluation.cells import Cell
+from slalom.evaluation.document import html, markdown
 from slalom.evaluation.run_evaluation import run_evaluation
 from slalom.evaluation.run_folder import LOCK, RunSettings
+from slalom.evaluation.summary import read_results
 from slalom.evaluation.tasks import Task
 from tests.evaluation import tiny
 
@@ -27,13 +29,13 @@ def contents(folder: Path) -> dict[str, str]:
     """Every file of a folder but for what was timed."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != LOCK:
+        if path.is_file() and path.name != LOCK and not path.name.endswith("-time.svg"):
             found[str(path.relative_to(folder))] = path.read_text(encoding="utf-8")
     records = [json.loads(line) for line in found["generations.jsonl"].splitlines()]
-    found["generations.jsonl"] = json.dumps([record | {"seconds": None} for record in records])
-    for report in ("report.md", "report.html"):
-        found[report] = found[report].partition("Speed")[0]
-    return found
+    untimed = [record | {"seconds": 1.0} for record in records]
+    found["generations.jsonl"] = json.dumps(untimed)
+    blocks = report.blocks_of([read_results(folder)._replace(records=untimed)])
+    return found | {"report.md": markdown(blocks), "report.html": html("", blocks)}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_every_text_asked_for_is_written_once_with_all_that_makes_it(whole: tupl
     records = json.loads(whole[1]["generations.jsonl"])
     assert len({record["id"] for record in records}) == len(records) == 2 * (2 * 3) * 2 * 2
     first = records[0]
-    assert {"seed", "knobs", "versions", "seconds", "rows", "steps", "engine", "temperature"} <= set(first)
+    assert {"seed", "knobs", "versions", "seconds", "passes", "rows", "steps", "engine", "temperature"} <= set(first)
     assert first["knobs"] == {"heat": 1.0}
     assert set(first["versions"]) == {"slalom", "torch", "transformers"}
     assert {record["seed"] for record in records} == {0, 1}

@@ -9,6 +9,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from slalom.backbone.ending import before_stop, tokens_for, whole_sentences
+from slalom.backbone.passes import count_passes
 from slalom.types import Draft, Prompt
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def rollout(
     for i in range(int(starts.min()) if len(starts) else n, n):
         a = active[i]
         logits = run.read(i - 1, out.tokens[:, i - 1], a) if i else prompts.prefix.logits[rows[order[:a]]]
+        count_passes(a)
         scores = rules.penalised(logits, out.tokens[:a, :i]).masked_fill(rules.banned[:a], -torch.inf)
         chosen = choose(scores, torch.arange(a, device=device), i)
         if bias is not None:

@@ -77,6 +77,7 @@ def finished_chunks(run: Run, planned: list[Chunk]) -> dict[str, list[Record]]:
 
 def write_chunk(lm: SteerableModel, chunk: Chunk, constraint: Constraint, run: Run) -> list[Record]:
     """One chunk's records: its texts, each with all that is needed to write it again."""
+    from slalom.backbone.passes import counted_passes
     from slalom.decoding.presets import preset_for
 
     cell, settings = chunk.cell, run.settings
@@ -85,18 +86,19 @@ def write_chunk(lm: SteerableModel, chunk: Chunk, constraint: Constraint, run: R
     strength = None if cell.strength == 1 else cell.strength * getattr(preset.sampler, "strength", 1.0)
     if strength is not None:
         preset = replace(preset, sampler=preset.sampler.stronger(strength))
-    out = lm.steer(
-        [item.prefix + item.prompt for item in chunk.items],
-        constraint,
-        length=chunk.length,
-        samples=chunk.samples,
-        seed=settings.seed,
-        sampler=cell.sampler,
-        preset=cell.preset,
-        strength=strength,
-        knobs=dict(cell.knobs),
-        tell=cell.told,
-    )
+    with counted_passes() as passes:
+        out = lm.steer(
+            [item.prefix + item.prompt for item in chunk.items],
+            constraint,
+            length=chunk.length,
+            samples=chunk.samples,
+            seed=settings.seed,
+            sampler=cell.sampler,
+            preset=cell.preset,
+            strength=strength,
+            knobs=dict(cell.knobs),
+            tell=cell.told,
+        )
     items = [item for item in chunk.items for _ in range(chunk.samples)]
     return [
         {
@@ -131,6 +133,7 @@ def write_chunk(lm: SteerableModel, chunk: Chunk, constraint: Constraint, run: R
             "engine": out.engine,
             "versions": run.versions,
             "seconds": round(out.seconds, 3),  # of the whole chunk
+            "passes": passes.count,  # of the LM for the whole chunk
             "rows": len(out.rows),  # in the chunk
         }
         for record_id, item, row in zip(chunk.record_ids(settings.seed), items, out.rows, strict=True)
