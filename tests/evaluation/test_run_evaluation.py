@@ -19,7 +19,7 @@ from slalom.evaluation.document import html, markdown
 from slalom.evaluation.run_evaluation import run_evaluation
 from slalom.evaluation.run_folder import LOCK, RunSettings
 from slalom.evaluation.summary import read_results
-from slalom.evaluation.tasks import Task
+from slalom.evaluation.tasks import Task, load_task
 from tests.evaluation import tiny
 
 ROOT = Path(__file__).parent.parent.parent
@@ -211,3 +211,12 @@ def test_without_scipy_nothing_is_begun(soup: Task, tmp_path: Path, monkeypatch:
     with pytest.raises(SlalomError, match="bootstrap intervals need scipy"):
         tiny.run(tmp_path / "out", soup)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_size_with_a_temperature_draws_every_samplers_texts(tmp_path: Path) -> None:
+    (tmp_path / "soup.toml").write_text(tiny.TASK.replace("lengths = [4, 6]", "lengths = [6]\ntemperature = 1.0"))
+    task = load_task(str(tmp_path / "soup.toml"))
+    tiny.run(tmp_path / "out", task, (Cell("soup", "none"),))
+    records = store.read(tmp_path / "out" / "generations.jsonl")
+    assert {record["temperature"] for record in records} == {1.0}
+    assert len({record["text"] for record in records}) == 3 * 2  # of three prompts and two samples

@@ -168,7 +168,9 @@ TONES = {"negative": -1, "neutral": 0, "positive": 1}
 
 def as_wished(judged: JudgedText) -> float | None:
     """1 if the judge's likeliest tone (negative, neutral or positive) is the one asked for, else 0."""
-    wish = asked_for(judged, "sentiment")
+    wish = asked_for(judged, "sentiment") or asked_for(judged, "classifier")
+    if wish is not None and wish["label"] not in TONES:  # another classifier than of tones
+        return None
     if wish is None or "sentiment" not in judged.scores:
         return None
     tone = judged.scores["sentiment"]

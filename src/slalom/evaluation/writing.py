@@ -81,7 +81,10 @@ def write_chunk(lm: SteerableModel, chunk: Chunk, constraint: Constraint, run: R
     from slalom.decoding.presets import preset_for
 
     cell, settings = chunk.cell, run.settings
-    preset = preset_for(cell.preset, constraint, lm.name, knobs=dict(cell.knobs), sampler=cell.sampler)
+    temperature = run.tasks[cell.task].size(settings.preset).temperature
+    preset = preset_for(
+        cell.preset, constraint, lm.name, knobs=dict(cell.knobs), sampler=cell.sampler, temperature=temperature
+    )
     # Strengths are factors here; a sampler with a strength of its own takes it as it is.
     strength = None if cell.strength == 1 else cell.strength * getattr(preset.sampler, "strength", 1.0)
     if strength is not None:
@@ -97,6 +100,7 @@ def write_chunk(lm: SteerableModel, chunk: Chunk, constraint: Constraint, run: R
             preset=cell.preset,
             strength=strength,
             knobs=dict(cell.knobs),
+            temperature=temperature,
             tell=cell.told,
         )
     items = [item for item in chunk.items for _ in range(chunk.samples)]
