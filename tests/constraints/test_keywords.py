@@ -9,7 +9,7 @@ from slalom.api import SteerableModel
 from slalom.constraints import Keywords
 from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
-from tests.helpers import draft_of, one_hots
+from tests.helpers import draft_of, one_hots, problem_of
 
 
 def found(lm: SteerableModel, words: list[str], text: str, mode: str = "any", prompt: str = "we") -> bool:
@@ -89,3 +89,25 @@ def test_a_word_that_cannot_be_written_is_refused(llama: SteerableModel) -> None
         Keywords([" "])
     with pytest.raises(SlalomError, match="unknown keyword mode 'some'; choose from any, all"):
         Keywords(["soup"], "some")  # type: ignore[arg-type]
+
+
+def test_with_one_spelling_a_word_is_written_as_after_a_space_and_in_no_other_pieces(llama: SteerableModel) -> None:
+    words = Keywords(["soup", "sunrise"])
+    usual = words.one_spelling()
+    texts = [llama.vocabulary.decode([list(spelling.tokens)])[0] for spelling in usual.spellings(llama.vocabulary)]
+    assert texts == [" soup", " sunrise"]
+    assert usual is words.one_spelling()
+    assert usual.one_spelling() is usual
+    draft = draft_of(llama, [("we", " liked the Soup")])
+    assert usual.satisfied(draft).all()  # however it is spelt, a word that stands there counts
+    assert usual.score(draft).tolist() == words.score(draft).tolist()
+
+
+def test_gradients_that_samplers_follow_lead_to_the_usual_spelling_alone(llama: SteerableModel) -> None:
+    problem = problem_of(llama, ["we"], Keywords(["soup"]) + Keywords(["food"]))
+    draft = draft_of(llama, [("we", " ate the cold rain")])
+    candidates = torch.arange(llama.vocabulary.size).expand(*draft.tokens.shape, -1)
+    led = problem.candidate_scores(draft, candidates).nonzero()[:, -1].unique().tolist()
+    (soup,), (food,) = (llama.vocabulary.pieces(text) for text in (" soup", " food"))
+    assert led == sorted([soup, food])
+    assert problem.constraint.wanted(llama.vocabulary) == [soup, food]

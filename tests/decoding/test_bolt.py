@@ -223,6 +223,13 @@ def test_a_row_ends_at_its_eos_and_the_others_go_on(lm: SteerableModel, good: Cl
         assert torch.allclose(alone.bias.gradient, after.bias.gradient[[row]], atol=1e-5)
 
 
+def test_several_wishes_have_the_settings_for_keywords_where_there_are_any(good: Classifier) -> None:
+    words = Keywords(["soup"])
+    for kind in (BOLT, NormalisedBOLT):
+        assert kind.presets(good + words) == kind.presets(words)
+        assert kind.presets(good + good) == kind.presets(good)
+
+
 def test_presets_fit_the_wish_and_the_original_is_one_of_them(good: Classifier) -> None:
     for kind in KINDS:
         classifier, keywords = (kind.presets(wish) for wish in (good, Keywords(["soup"])))

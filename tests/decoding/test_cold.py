@@ -164,3 +164,8 @@ def test_no_parameter_ever_gets_a_gradient(lm: SteerableModel, good: Classifier)
     lm.steer("the food", good, sampler="cold", steps=2, length=6, knobs={"inner": 2})
     assert all(parameter.grad is None for parameter in lm.model.parameters())
     assert all(parameter.grad is None for parameter in good.model.parameters())
+
+
+def test_the_authors_preset_has_their_number_of_iterations(good: Classifier) -> None:
+    authors = COLD.presets(good)["authors"]
+    assert (authors.steps - 1) * authors.sampler.inner == 2000  # type: ignore[attr-defined]

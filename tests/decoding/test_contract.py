@@ -18,7 +18,7 @@ from tests.helpers import decode, problem_of, steer_folder
 PROMPTS = ["the food was", "a lovely day by the river with", "we"]
 
 
-DRAWN = {"best-of-n", "lm-steer", "none"}  # random only where tokens are drawn
+DRAWN = {"best-of-n", "lm-steer", "none", "rerank"}  # random only where tokens are drawn
 
 
 @pytest.fixture(params=SAMPLERS)

@@ -245,3 +245,8 @@ def test_no_parameter_ever_gets_a_gradient(lm: SteerableModel, good: Classifier)
     lm.steer("the food", good, sampler="mucola", steps=2, length=6, knobs={"inner": 2, "always": True})
     assert all(parameter.grad is None for parameter in lm.model.parameters())
     assert all(parameter.grad is None for parameter in good.model.parameters())
+
+
+def test_the_authors_preset_has_their_number_of_iterations(good: Classifier) -> None:
+    authors = MuCoLa.presets(good)["authors"]
+    assert (authors.steps - 1) * authors.sampler.inner == 300  # type: ignore[attr-defined]

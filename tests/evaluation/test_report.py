@@ -13,7 +13,7 @@ from slalom.evaluation.cells import Cell, parse_sampler
 from slalom.evaluation.document import markdown
 from slalom.evaluation.estimates import Case, Values, estimate
 from slalom.evaluation.run_evaluation import read_several
-from slalom.evaluation.summary import TableRow, rank, read_results
+from slalom.evaluation.summary import TableRow, is_own_text, rank, read_results
 from slalom.evaluation.tasks import Task, load_task
 from tests.evaluation import tiny
 
@@ -68,11 +68,12 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_report_has_tables_intervals_the_papers_figures_examples_and_judges(out: Path) -> None:
     text = (out / "report.md").read_text()
-    assert re.search(r"\| drawn<br>24 texts \| .*± .*<br>0\.990 \| — \|", text)  # the paper's 0.99; BERTScore missing
-    assert re.search(r"± \d+\.\d \(median \d+\.\d\)(\*\*|</u>)?<br>23\.4 ± 0\.3", text)  # a perplexity
+    assert re.search(r"\| drawn<br>24 texts \| .*± .*<br>n 24; paper 0\.990 \| — \|", text)  # BERTScore is missing
+    assert re.search(r"± \d+\.\d \(median \d+\.\d\)(\*\*|</u>)?<br>n 24; paper 23\.4 ± 0\.3", text)  # a perplexity
     assert "| sampler | Distinct texts ↑ | Distinct-1 ↑" in text
     assert "Paired differences to drawn: same prompt, wish and length." in text
-    assert re.search(r"\| drawn:hot<br>6 prompts \| [+-]\d.*<br>.* to .* \| \d.*<br>.* to .* \|", text)
+    costs = r"\| \d\.\d\d \| 1\.00 \|"  # seconds and passes: ratios without intervals
+    assert re.search(r"\| drawn:hot<br>6 prompts \| [+-]\d.*<br>.* to .* \| \d.*<br>.* to .* " + costs, text)
     assert "95 % bootstrap intervals" in text
     assert "Nonsense ahead." in text
     assert "*the food*" in text
@@ -92,7 +93,7 @@ def test_the_papers_figures_stand_beside_dab_only_where_it_is_the_papers_dab() -
     assert report.paper_figure(task, Cell("sentiment", "dab", "paper"), "perplexity") == "11.8 ± 0.2"
     assert report.paper_figure(task, Cell("sentiment", "dab"), "perplexity") == ""
     assert report.paper_figure(task, Cell("sentiment", "dab", "thorough"), "perplexity") == ""
-    assert report.paper_figure(task, Cell("sentiment", "bolt"), "perplexity") == "9.9 ± 0.1"
+    assert report.paper_figure(task, Cell("sentiment", "bolt"), "perplexity") == ""
 
 
 class Links(HTMLParser):
@@ -142,6 +143,21 @@ def test_speed_is_seconds_and_drafts_and_no_tokens_that_were_never_decoded(out: 
     text = (out / "report.md").read_text()
     assert "| sampler | seconds a text | drafts a text |\n" in text
     assert "tokens a second" not in text
+
+
+def test_what_a_text_costs_stands_in_the_main_table_and_is_drawn(out: Path) -> None:
+    text = (out / "report.md").read_text()
+    assert "| PPL ↓ | Seconds ↓ | LM passes ↓ |" in text
+    # Two drafts of four and of six tokens: ten passes a text on average.
+    assert re.search(r"\| drawn<br>24 texts .* \| 10 \(median 10\)<br>n 24 \|", text)
+    assert "figures/soup-time.svg" in text
+    assert (out / "figures" / "soup-time.svg").read_text().startswith("<svg")
+
+
+def test_asking_alone_is_ranked_and_the_lms_own_text_is_not() -> None:
+    assert not is_own_text(Cell("everyday", "none", told=True))
+    assert is_own_text(Cell("everyday", "none"))
+    assert not is_own_text(Cell("everyday", "climb"))
 
 
 def test_the_command_of_a_report_names_what_was_told() -> None:

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from slalom.errors import SlalomError
-from slalom.evaluation import store
+from slalom.evaluation import report, store
 from slalom.evaluation.cells import Cell
+from slalom.evaluation.document import html, markdown
 from slalom.evaluation.run_evaluation import run_evaluation
 from slalom.evaluation.run_folder import LOCK, RunSettings
-from slalom.evaluation.tasks import Task
+from slalom.evaluation.summary import read_results
+from slalom.evaluation.tasks import Task, load_task
 from tests.evaluation import tiny
 
 ROOT = Path(__file__).parent.parent.parent
@@ -27,13 +29,13 @@ def contents(folder: Path) -> dict[str, str]:
     """Every file of a folder but for what was timed."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != LOCK:
+        if path.is_file() and path.name != LOCK and not path.name.endswith("-time.svg"):
             found[str(path.relative_to(folder))] = path.read_text(encoding="utf-8")
     records = [json.loads(line) for line in found["generations.jsonl"].splitlines()]
-    found["generations.jsonl"] = json.dumps([record | {"seconds": None} for record in records])
-    for report in ("report.md", "report.html"):
-        found[report] = found[report].partition("Speed")[0]
-    return found
+    untimed = [record | {"seconds": 1.0} for record in records]
+    found["generations.jsonl"] = json.dumps(untimed)
+    blocks = report.blocks_of([read_results(folder)._replace(records=untimed)])
+    return found | {"report.md": markdown(blocks), "report.html": html("", blocks)}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_every_text_asked_for_is_written_once_with_all_that_makes_it(whole: tupl
     records = json.loads(whole[1]["generations.jsonl"])
     assert len({record["id"] for record in records}) == len(records) == 2 * (2 * 3) * 2 * 2
     first = records[0]
-    assert {"seed", "knobs", "versions", "seconds", "rows", "steps", "engine", "temperature"} <= set(first)
+    assert {"seed", "knobs", "versions", "seconds", "passes", "rows", "steps", "engine", "temperature"} <= set(first)
     assert first["knobs"] == {"heat": 1.0}
     assert set(first["versions"]) == {"slalom", "torch", "transformers"}
     assert {record["seed"] for record in records} == {0, 1}
@@ -209,3 +211,12 @@ def test_without_scipy_nothing_is_begun(soup: Task, tmp_path: Path, monkeypatch:
     with pytest.raises(SlalomError, match="bootstrap intervals need scipy"):
         tiny.run(tmp_path / "out", soup)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_size_with_a_temperature_draws_every_samplers_texts(tmp_path: Path) -> None:
+    (tmp_path / "soup.toml").write_text(tiny.TASK.replace("lengths = [4, 6]", "lengths = [6]\ntemperature = 1.0"))
+    task = load_task(str(tmp_path / "soup.toml"))
+    tiny.run(tmp_path / "out", task, (Cell("soup", "none"),))
+    records = store.read(tmp_path / "out" / "generations.jsonl")
+    assert {record["temperature"] for record in records} == {1.0}
+    assert len({record["text"] for record in records}) == 3 * 2  # of three prompts and two samples

@@ -39,8 +39,9 @@ def own(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_task_has_three_presets_that_grow(name: str) -> None:
     task = load_task(name)
-    texts = [len(task.items(size)) * size.samples * len(size.lengths) for size in map(task.size, task.presets)]
-    assert list(task.presets) == ["quick", "standard", "paper"]
+    sizes = [task.size(name) for name in ("quick", "standard", "paper")]
+    texts = [len(task.items(size)) * size.samples * len(size.lengths) for size in sizes]
+    assert list(task.presets)[:3] == ["quick", "standard", "paper"]
     assert texts == sorted(texts)
     assert len({item.id for item in task.items(task.size("paper"))}) == len(task.items(task.size("paper")))
 

@@ -152,3 +152,21 @@ def test_ls_lists_the_tasks_with_their_sizes() -> None:
     rows = json.loads(run("ls", "tasks", "--json").stdout)["tasks"]
     assert [row["name"] for row in rows] == list(NAMES)
     assert rows[1]["paper texts"] == 20_000
+
+
+def test_a_queue_is_run_and_its_state_shown(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.nice", lambda more: more)  # the tests after this one are not to be slowed
+    entry = f'tasks = ["{folder}/soup.toml"]\nmodel = "{folder}/lm"\nengine = "torch"\n'
+    runs = [f'[[runs]]\nname = "{name}"\nsamplers = "{name}"\n{entry}' for name in ("drawn", "none")]
+    (tmp_path / "queue.toml").write_text("\n".join(runs))
+    queue = str(tmp_path / "queue.toml")
+    assert run("eval", "queue", queue, "--only", "drawn").exit_code == 0
+    assert (tmp_path / "drawn" / "report.md").exists()
+    out = run("eval", "queue", queue, "--status", "--json")
+    assert [(one["name"], one["done"], one["total"]) for one in json.loads(out.stdout)["runs"]] == [
+        ("drawn", 24, 24),
+        ("none", 0, 24),
+    ]
+    refused = run("eval", "queue", queue, "--only", "bolt")
+    assert refused.exit_code == 2
+    assert "has no run 'bolt'; choose from drawn, none" in refused.output

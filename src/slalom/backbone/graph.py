@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from slalom.backbone.engine import Prefix
+from slalom.backbone.passes import count_passes
 
 
 class GraphPass:
@@ -29,6 +30,7 @@ class GraphPass:
     def read(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Put embeddings [B, m, d] at the next positions; the logits after each, [B, m, V] float32."""
         count = embeddings.shape[1]
+        count_passes(len(embeddings), count)
         self.mask = torch.nn.functional.pad(self.mask, (0, count), value=1)
         out = self.model(
             inputs_embeds=embeddings,

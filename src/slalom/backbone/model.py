@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from slalom.backbone import progress, telling, weights
 from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for
+from slalom.backbone.passes import count_passes
 from slalom.backbone.placement import is_settled, known_device, known_dtype, place
 from slalom.backbone.rollout import Prompts
 from slalom.backbone.telling import Message
@@ -202,6 +203,7 @@ class LanguageModel:
         """Continuations given as inputs [B, n, d], read in one pass of the model itself; differentiable in them."""
         before = self.pad([prompt.ids for prompt in prompts])
         n = embeddings.shape[1]
+        count_passes(len(prompts), n)
         mask = torch.cat([before.mask, before.mask.new_ones(len(prompts), n)], dim=1)
         out = self.model(
             inputs_embeds=torch.cat([self.embed(before.ids), embeddings], dim=1).to(self.dtype),

@@ -9,6 +9,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from slalom.backbone.ending import before_stop, tokens_for, whole_sentences
+from slalom.backbone.passes import count_passes
 from slalom.types import Draft, Prompt
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ Bias = Callable[[int, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Ten
 
 # A position, some rows at it [a] and their scores [a, V] → scores whose best token is the one drawn, [a, V].
 Draw = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
+
+# Some rows at a position [a], what each has written [a, i] and their scores [a, V] → the scores to choose by, [a, V].
+Tilt = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Prompts(NamedTuple):
@@ -119,12 +123,14 @@ def rollout(
     resumed: Resumed | None = None,
     draw: Draw | None = None,
     forced: torch.Tensor | None = None,
+    tilt: Tilt | None = None,
 ) -> Rollout:
     """Continue prompt `rows[i]` in row i, greedily or as `draw` says, adding `bias` to the logits of each position.
 
     Limits are those of all rows, or a list of each row's own. `extra` are each row's own candidates, wanted at every
     position. `forced` [B, n] are tokens to be written whatever the LM thinks, unless they would write something
-    forbidden; -1 leaves a position to the LM.
+    forbidden; -1 leaves a position to the LM. `tilt` changes the scores by what each row has written so far, before
+    anything is drawn.
     """
     device, owners = rows.device, [prompts.prompts[row] for row in rows.tolist()]
     listed = [limits] * len(rows) if isinstance(limits, Limits) else limits
@@ -144,6 +150,8 @@ def rollout(
 
     def choose(scores: torch.Tensor, which: torch.Tensor, i: int) -> torch.Tensor:
         """The best token of some rows at position i, or the one drawn, or the one forced."""
+        if tilt is not None:
+            scores = tilt(order[which], out.tokens[which, :i], scores)
         if draw is not None:
             scores = draw(i, order[which], scores)
         if forced is not None:
@@ -158,6 +166,7 @@ def rollout(
         if not len(live):
             continue
         logits = run.read(i - 1, out.tokens[:, i - 1], live) if i else prompts.prefix.logits[rows[order[live]]]
+        count_passes(len(live))
         scores = rules.penalised(logits, live, out.tokens[:, :i]).masked_fill(rules.banned[live], -torch.inf)
         chosen = choose(scores, live, i)
         if bias is not None:

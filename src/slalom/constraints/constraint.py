@@ -148,6 +148,13 @@ class Constraint(ABC):
         """Which of the wanted tokens a draft still lacks, all of them until it is satisfied: bool [B, wanted]."""
         return ~self.satisfied(draft)[:, None].expand(-1, len(self.wanted(draft.vocabulary)))
 
+    def one_spelling(self) -> Constraint:
+        """The same wish with one spelling a word, the usual one: what samplers that follow gradients go by.
+
+        Rare spellings are made of pieces ("B", "ible"), whose gradient leads to the pieces rather than to the word.
+        """
+        return self
+
     def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
         """What no draft may ever hold, if there is such a thing."""
         return None
@@ -239,6 +246,15 @@ class WeightedSum(Constraint):
             if own:
                 lacking[:, own] |= part.missing(draft)
         return lacking
+
+    def one_spelling(self) -> Constraint:
+        """All parts with one spelling a word."""
+        parts = [(weight, part.one_spelling()) for weight, part in self._terms]
+        return (
+            self
+            if all(new is old for (_, new), (_, old) in zip(parts, self._terms, strict=True))
+            else WeightedSum(parts)
+        )
 
     def forbids(self, vocabulary: Vocabulary) -> Forbidden | None:
         """Everything a part forbids."""

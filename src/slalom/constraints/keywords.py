@@ -47,6 +47,7 @@ class Keywords(Constraint):
         self.name = f"keywords:{mode}({', '.join(self.words)})"
         self._patterns = [re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE) for word in self.words]
         self._spellings: WeakKeyDictionary[Vocabulary, list[Spelling]] = WeakKeyDictionary()
+        self._usual_alone: Keywords | None = None
 
     def score(self, draft: Draft) -> torch.Tensor:
         """f of the real text: 4 times the share of the words that stand there whole; with `any`, 4 if one does."""
@@ -130,6 +131,12 @@ class Keywords(Constraint):
             ]
         return self._spellings[vocabulary]
 
+    def one_spelling(self) -> Keywords:
+        """The same words, each only as it stands after a space; always the same object."""
+        if self._usual_alone is None:
+            self._usual_alone = _UsualKeywords(self.words, self.mode)
+        return self._usual_alone
+
     def check(self, vocabulary: Vocabulary, length: int) -> None:
         """Refuse words the LM cannot write, or not within the length."""
         for number, word in enumerate(self.words):
@@ -184,6 +191,18 @@ class Keywords(Constraint):
         groups = words if self.mode == "all" else [0] * len(words)
         own = [absent[:, [s for s, group in enumerate(groups) if group == g]].prod(-1) for g in sorted(set(groups))]
         return SCALE * (1 - torch.stack(own, -1)).mean(-1)
+
+
+class _UsualKeywords(Keywords):
+    """Keywords with one spelling a word: the first that the LM can write, after a space and as given if it can."""
+
+    def spellings(self, vocabulary: Vocabulary) -> list[Spelling]:
+        """The first of each word's."""
+        return list({spelling.word: spelling for spelling in reversed(super().spellings(vocabulary))}.values())[::-1]
+
+    def one_spelling(self) -> Keywords:
+        """These."""
+        return self
 
 
 def _match_tokens(tokens: torch.Tensor, spelling: tuple[int, ...]) -> torch.Tensor:

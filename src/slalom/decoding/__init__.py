@@ -8,6 +8,7 @@ from slalom.decoding.dab import DAB
 from slalom.decoding.lm_steer import LMSteer
 from slalom.decoding.mucola import MuCoLa
 from slalom.decoding.none import Unsteered
+from slalom.decoding.rerank import Rerank
 from slalom.decoding.sampler import Sampler
 
 SAMPLERS: dict[str, type[Sampler]] = {
@@ -18,8 +19,21 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "cold": COLD,
     "mucola": MuCoLa,
     "lm-steer": LMSteer,
+    "rerank": Rerank,
     "best-of-n": BestOfN,
     "none": Unsteered,
 }
 
-__all__ = ["BOLT", "COLD", "DAB", "SAMPLERS", "BestOfN", "Climb", "LMSteer", "MuCoLa", "NormalisedBOLT", "Unsteered"]
+__all__ = [
+    "BOLT",
+    "COLD",
+    "DAB",
+    "SAMPLERS",
+    "BestOfN",
+    "Climb",
+    "LMSteer",
+    "MuCoLa",
+    "NormalisedBOLT",
+    "Rerank",
+    "Unsteered",
+]

@@ -117,14 +117,17 @@ class BOLT:
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
-        """Ours, re-tuned on the default LM, and the original's own numbers, which were made for GPT-2 large."""
+        """Ours, re-tuned on the default LM, and the original's own numbers, which were made for GPT-2 large.
+
+        Of several wishes those for keywords where there are any: they need the most drafts.
+        """
         own, paper = cls(), replace(cls(), units="raw", start=0.5, rate=0.025, noise=0.01, drift=0.01, accumulate=True)
-        if constraint.kind != "words":
+        if not has_words(constraint):
             return {"default": Preset(own, steps=9), "paper": Preset(paper, steps=9)}
         own, paper = (replace(one, schedule="increasing", control=0.3, fluency=1.0) for one in (own, paper))
         return {
-            "default": Preset(replace(own, rate=0.1), steps=101, stop=Stop(1.0)),
-            "paper": Preset(replace(paper, rate=0.4), steps=101, stop=Stop(1.0)),
+            "default": Preset(replace(own, rate=0.1), steps=101, stop=Stop(constraint.sure)),
+            "paper": Preset(replace(paper, rate=0.4), steps=101, stop=Stop(constraint.sure)),
         }
 
     def stronger(self, strength: float) -> Self:
@@ -234,10 +237,15 @@ class NormalisedBOLT(BOLT):
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
         """BOLT's, for keywords with twice the weight, and faster: a single word must win outright."""
         found = super().presets(constraint)
-        if constraint.kind != "words":
+        if not has_words(constraint):
             return found
         found = {name: replace(one, sampler=one.sampler.stronger(2.0)) for name, one in found.items()}
         return found | {"default": replace(found["default"], sampler=replace(found["default"].sampler, rate=0.25))}
+
+
+def has_words(constraint: Constraint) -> bool:
+    """Whether words are among what is wished."""
+    return any(part.kind == "words" for _, part in constraint.terms())
 
 
 def _loss(constraint: Constraint, written: Written, rows: torch.Tensor, end: int, rng: Rng) -> torch.Tensor:

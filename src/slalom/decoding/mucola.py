@@ -132,7 +132,10 @@ class MuCoLa:
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
-        """Ours, fewer and quieter iterations; the original's: 300, for detoxification 200, for keywords 500."""
+        """Ours, fewer and quieter iterations; the original's: 300, for detoxification 200, for keywords 500.
+
+        `paper` has the original's noise too, `authors` its number of iterations with our noise and choice.
+        """
         keywords, detoxify = (constraint.kind == kind for kind in ("words", "detoxification"))
         goal = 5.0 if detoxify else 2.0
         iterations = 500 if keywords else 200 if detoxify else 300
@@ -141,7 +144,8 @@ class MuCoLa:
         quiet = Preset(replace(paper, inner=10, noise=0.1), steps=6, choice="joint", temperature=1.0, top_p=0.96)
         if keywords:  # done at the first text with the words, mostly soon after the wait
             quiet = replace(quiet, steps=31, stop=Stop(1.0), choice=original.choice)
-        return {"default": quiet, "paper": original}
+        long = replace(quiet, sampler=replace(paper, noise=0.1), steps=original.steps)
+        return {"default": quiet, "paper": original, "authors": long}
 
     def stronger(self, strength: float) -> Self:
         """What presses, times the strength."""

@@ -130,10 +130,10 @@ class Problem(NamedTuple):
         return self.verdicts.remember(draft, [found[row] for row in range(len(self.requests))])
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
-        """f's gradient at candidates [B, n, k], each row's by its own constraint."""
+        """f's gradient at candidates [B, n, k], each row's by its own constraint, with one spelling a word."""
         scores = torch.zeros(candidates.shape, device=candidates.device)
         for constraint, n, rows in self.groups():
-            own = constraint.candidate_scores(draft.select(rows).trimmed(n), candidates[rows, :n])
+            own = constraint.one_spelling().candidate_scores(draft.select(rows).trimmed(n), candidates[rows, :n])
             scores[rows, :n] = own.to(scores.dtype)
         return scores
 
@@ -172,8 +172,8 @@ class Problem(NamedTuple):
 
     @property
     def constraint(self) -> Constraint:
-        """The one all rows share, for samplers that do not mix."""
-        return self.requests[0].constraint
+        """The one all rows share, for samplers that do not mix: with one spelling a word."""
+        return self.requests[0].constraint.one_spelling()
 
     @property
     def limits(self) -> Limits:

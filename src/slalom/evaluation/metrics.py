@@ -21,6 +21,8 @@ class JudgedText(NamedTuple):
     parts: list[dict[str, Any]]  # the constraints asked for, as the task names them
     guides: list[float | None]  # the guiding constraints' own probabilities, in the order of `parts`
     scores: dict[str, float]
+    seconds: float | None = None  # its share of the time that the texts written together took
+    passes: float | None = None  # its share of the LM's passes
 
 
 # Values of one text
@@ -104,6 +106,7 @@ class Metric:
     digits: int = 3
     judges: tuple[str, ...] = ()  # whose scores it needs; without them it is missing
     skewed: bool = False  # outliers dominate the mean: shown with its median, compared by geometric means
+    shared: bool = False  # measured of texts written together: no texts' own, so without intervals and not ranked
 
     def compare(self, own: Values, other: Values) -> Difference | None:
         """The paired difference; of a skewed metric that of the logarithms, the log of a ratio of geometric means."""
@@ -165,7 +168,9 @@ TONES = {"negative": -1, "neutral": 0, "positive": 1}
 
 def as_wished(judged: JudgedText) -> float | None:
     """1 if the judge's likeliest tone (negative, neutral or positive) is the one asked for, else 0."""
-    wish = asked_for(judged, "sentiment")
+    wish = asked_for(judged, "sentiment") or asked_for(judged, "classifier")
+    if wish is not None and wish["label"] not in TONES:  # another classifier than of tones
+        return None
     if wish is None or "sentiment" not in judged.scores:
         return None
     tone = judged.scores["sentiment"]
@@ -328,6 +333,26 @@ METRICS = {
             digits=1,
             judges=("perplexity",),
             skewed=True,
+        ),
+        Metric(
+            "seconds",
+            "Seconds ↓",
+            "seconds a text, in a batch of up to 32 texts",
+            per_text(lambda judged: judged.seconds),
+            higher=False,
+            digits=2,
+            skewed=True,
+            shared=True,
+        ),
+        Metric(
+            "passes",
+            "LM passes ↓",
+            "positions at which the LM computed logits for a text, all its drafts together; gradients come on top",
+            per_text(lambda judged: judged.passes),
+            higher=False,
+            digits=0,
+            skewed=True,
+            shared=True,
         ),
         Metric(
             "repeated-trigrams",

@@ -21,9 +21,11 @@ COLOURS = {
     "cold": "#2e8b57",
     "mucola": "#8a4fbf",
     "lm-steer": "#b0307a",
+    "rerank": "#00838f",
+    "best-of-n": "#5d4037",
     "none": "#66727f",
 }
-OTHER_COLOURS = ["#00838f", "#5d4037", "#7cb342", "#ef6c00", "#3949ab"]
+OTHER_COLOURS = ["#7cb342", "#ef6c00", "#3949ab"]
 MARKERS = "osD^vPX*"
 
 
@@ -33,6 +35,16 @@ class Point(NamedTuple):
     fluency: Estimate
     control: Estimate
     name: str = ""  # of the strength
+
+
+class TimedPoint(NamedTuple):
+    """A sampler: what a text costs, its control and its fluency."""
+
+    label: str
+    sampler: str
+    seconds: Estimate
+    control: Estimate
+    fluency: Estimate  # perplexity; its interval is the median's
 
 
 class Curve(NamedTuple):
@@ -99,6 +111,34 @@ def tradeoff_plot(series: dict[tuple[str, str], list[Point]], control: str, high
         axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
 
     return to_svg(lambda grid: draw(grid[0]), columns=1, width=7.6, height=4.2)
+
+
+def time_plot(points: list[TimedPoint], control: str, higher: bool) -> str:
+    """Control, and beside it the median perplexity, against the median of seconds a text: a mark for each sampler."""
+
+    def draw(grid: list[Axes]) -> None:
+        for number, point in enumerate(points):
+            x, colour = point.seconds.median, colour_of(point.sampler, number)
+            marker, hollow = MARKERS[number % len(MARKERS)], line_style(point.label) == "--"
+            heights = (point.control.mean, point.control), (point.fluency.median, point.fluency)
+            for axes, (y, estimated) in zip(grid, heights, strict=True):
+                axes.plot([x, x], [estimated.low, estimated.high], color=colour, lw=0.8)
+                inside = "white" if hollow else colour
+                axes.plot([x], [y], ls="", marker=marker, ms=7, mec=colour, mfc=inside, label=point.label)
+        for axes in grid:
+            axes.set_xscale("log")
+            plain_ticks(axes, "x")
+            axes.set_xlabel("seconds a text")
+        grid[0].set_ylabel(f"{control} ({'higher' if higher else 'lower'} is better)")
+        if not higher:
+            grid[0].invert_yaxis()
+        grid[1].set_yscale("log")
+        plain_ticks(grid[1], "y")
+        grid[1].set_ylabel("perplexity (lower is more fluent)")
+        handles, labels = grid[0].get_legend_handles_labels()
+        grid[0].figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False)
+
+    return to_svg(draw, columns=2, width=8.4, height=4.2)
 
 
 def panels(parts: list[Panel | Bars]) -> str:

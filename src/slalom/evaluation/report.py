@@ -21,14 +21,24 @@ from slalom.evaluation.document import (
     html,
     markdown,
 )
-from slalom.evaluation.estimates import FEWEST_PROMPTS, Estimate
+from slalom.evaluation.estimates import FEWEST_PROMPTS, Estimate, Values, by_prompt, estimate, median_interval
 from slalom.evaluation.metrics import METRICS
 from slalom.evaluation.run_folder import Run
 from slalom.evaluation.store import Record
 from slalom.evaluation.study_report import ablation, about_study, capitalised
-from slalom.evaluation.summary import MISSING, Results, TableRow, difference_entry, format_estimate, matches_paper, rank
+from slalom.evaluation.summary import (
+    MISSING,
+    Results,
+    TableRow,
+    difference_entry,
+    format_estimate,
+    is_own_text,
+    matches_paper,
+    rank,
+)
 from slalom.evaluation.tasks import Reads, Task, evenly_spaced
 
+COST_METRICS = ["seconds", "passes"]  # in every task's tables: control is compared at a price
 DIVERSITY_METRICS = ["distinct-texts", "distinct-1", "distinct-2", "distinct-3", "self-bleu"]
 EXAMPLES = 3  # prompts shown per task
 
@@ -56,10 +66,11 @@ def blocks_of(results: list[Results]) -> list[Block]:
         blocks += about_run(result)
     blocks.append(
         Paragraph(
-            "Figures are means ± standard errors; a few texts can make a mean of perplexities, so the median stands "
-            "beside it. Of the samplers that steer, the best figure of a column is bold and the second underlined, but "
-            "only where the 95 % interval of the paired difference to every sampler behind it leaves 0 out, over "
-            f"{FEWEST_PROMPTS} prompts or more. {MISSING} is what could not be measured."
+            "Figures are means ± standard errors, n of how many values; a few texts can make a mean of perplexities or "
+            "of costs, so the median stands beside it. The best figure of a column is bold and the second underlined, "
+            "but only where the 95 % interval of the paired difference to every sampler behind it leaves 0 out, over "
+            f"{FEWEST_PROMPTS} prompts or more. Seconds and LM passes are shared by texts that were written together, "
+            f"so they have no intervals and are not ranked. {MISSING} is what could not be measured."
         )
     )
     for name in dict.fromkeys(task for result in results for task in result.task_names()):
@@ -120,6 +131,7 @@ def about_task(name: str, results: list[Results]) -> list[Block]:
     blocks += intervals(task, results)
     blocks += paired_differences(task, results)
     blocks += tradeoff(task, results)
+    blocks += against_time(task, results)
     blocks += split_tables(task, results)
     blocks += tables_by_what_was_read(task, results)
     diverse = main_rows(task, results, DIVERSITY_METRICS)
@@ -145,12 +157,14 @@ def main_rows(
 
 def main_table(task: Task, results: list[Results]) -> list[Block]:
     """Every column of the task, with the paper's own figures below ours."""
-    rows = main_rows(task, results, task.columns)
+    metrics = [*task.columns, *COST_METRICS]
+    rows = main_rows(task, results, metrics)
     noted = any(paper_figure(task, row.cell, metric) for row in rows for metric in task.columns)
-    caption = "Smaller: the paper's own figures. " + (task.paper_note or "") if noted else ""
-    blocks: list[Block] = [metric_table(columns_of(rows, task.columns), caption, task)]
-    if any(row.cell.sampler == UNSTEERED for row in rows):
-        blocks.append(Paragraph(f"{UNSTEERED} is the model's own text, for comparison; it is not ranked."))
+    caption = "After n, the paper's own figures. " + (task.paper_note or "") if noted else ""
+    blocks: list[Block] = [metric_table(columns_of(rows, metrics), caption, task)]
+    if any(is_own_text(row.cell) for row in rows):
+        own = f"{UNSTEERED} is the model's own text, neither told nor steered, for comparison; it is not ranked."
+        blocks.append(Paragraph(own))
     return blocks
 
 
@@ -168,15 +182,18 @@ def columns_of(rows: list[TableRow], metrics: list[str]) -> list[Column]:
 
 
 def metric_table(columns: list[Column], caption: str = "", task: Task | None = None) -> Table:
-    """Columns with the best figure and the second marked; with a task, the paper's figures and how many texts."""
+    """Columns with the best figure and the second marked, n in every entry; with a task, the paper's figures."""
     ranks = [rank(column.rows, column.metric) for column in columns]
     lines = []
     for number, first in enumerate(columns[0].rows):
         line = [Entry(first.label, note=f"{first.texts:,} texts" if task else "")]
         for column, marks in zip(columns, ranks, strict=True):
             row = column.rows[number]
-            note = paper_figure(task, row.cell, column.metric) if task else ""
-            line.append(Entry(format_estimate(row.estimates[column.metric], column.metric), marks[number], note))
+            estimated = row.estimates[column.metric]
+            published = paper_figure(task, row.cell, column.metric) if task else ""
+            notes = [f"n {estimated.n:,}" if estimated else "", f"paper {published}" if published else ""]
+            note = "; ".join(filter(None, notes))
+            line.append(Entry(format_estimate(estimated, column.metric), marks[number], note))
         lines.append(line)
     return Table(["sampler", *(column.label for column in columns)], lines, caption)
 
@@ -196,7 +213,7 @@ def intervals(task: Task, results: list[Results]) -> list[Block]:
         [Entry(row.label), *(Entry(format_interval(row.estimates[name], name)) for name in task.columns)]
         for row in rows
     ]
-    caption = "95 % bootstrap intervals: 1,000 draws of whole prompts with replacement."
+    caption = "95 % bootstrap intervals of the means: 1,000 draws of whole prompts with replacement."
     return [Table(["sampler", *(METRICS[name].label for name in task.columns)], lines, caption)]
 
 
@@ -207,8 +224,8 @@ def format_interval(estimated: Estimate | None, metric: str) -> str:
 
 
 def paired_differences(task: Task, results: list[Results]) -> list[Block]:
-    """Control and perplexity of every sampler against the first one's, on common cases."""
-    metrics = [METRICS[name] for name in (task.control, "perplexity")]
+    """Control, perplexity and cost of every sampler against the first one's, on common cases."""
+    metrics = [METRICS[name] for name in (task.control, "perplexity", *COST_METRICS)]
     rows = main_rows(task, results, [metric.name for metric in metrics])
     if len(rows) < 2:
         return []
@@ -217,13 +234,13 @@ def paired_differences(task: Task, results: list[Results]) -> list[Block]:
         differences = [metric.compare(row.values[metric.name], first.values[metric.name]) for metric in metrics]
         prompts = max((one.prompts for one in differences if one), default=0)
         entries = [
-            difference_entry(one, metric.digits, metric.skewed)
+            difference_entry(one, metric.digits, metric.skewed, metric.shared)
             for one, metric in zip(differences, metrics, strict=True)
         ]
         lines.append([Entry(row.label, note=f"{prompts} prompts"), *entries])
     caption = (
-        f"Paired differences to {first.label}: same prompt, wish and length. Perplexities as a ratio of geometric "
-        "means. Smaller: 95 % bootstrap intervals over prompts."
+        f"Paired differences to {first.label}: same prompt, wish and length. Perplexities and costs as a ratio of "
+        "geometric means. Smaller: 95 % bootstrap intervals over prompts."
     )
     columns = [f"{metric.label}, {'ratio' if metric.skewed else 'difference'}" for metric in metrics]
     return [Table(["sampler", *columns], lines, caption)]
@@ -284,6 +301,34 @@ def tradeoff(task: Task, results: list[Results]) -> list[Block]:
     return [Figure(f"{task.name}-front", svg, caption)]
 
 
+def against_time(task: Task, results: list[Results]) -> list[Block]:
+    """Control, and fluency, against seconds a text: every sampler at its usual strength."""
+    rows = main_rows(task, results, [task.control, "perplexity", "seconds"])
+    points = [
+        plots.TimedPoint(row.label, row.cell.sampler, seconds, control, fluency)
+        for row in rows
+        if (seconds := row.estimates["seconds"])
+        and (control := row.estimates[task.control])
+        and (fluency := median_estimate(row.values["perplexity"]))
+    ]
+    if not points or not plots.can_draw():
+        return []
+    metric = METRICS[task.control]
+    svg = plots.time_plot(points, metric.label.rstrip(" ↑↓").lower(), metric.higher)
+    caption = (
+        "Control, and the median perplexity, against the median of seconds a text; to the left is cheaper. "
+        "Thin lines: 95 % intervals."
+    )
+    return [Figure(f"{task.name}-time", svg, caption)]
+
+
+def median_estimate(values: Values) -> Estimate | None:
+    """An estimate whose interval is the median's."""
+    clusters = by_prompt(values)
+    estimated, interval = estimate(clusters), median_interval(clusters)
+    return estimated and interval and estimated._replace(low=interval.low, high=interval.high)
+
+
 def examples(task: Task, results: Results) -> list[Block]:
     """The first text of every sampler for a few prompts."""
     blocks: list[Block] = [Heading("Example texts", 3)]
@@ -337,13 +382,13 @@ def about_missing(results: list[Results]) -> list[Block]:
 def definitions(results: list[Results]) -> list[Block]:
     """The definition of every metric in the tables."""
     columns = [name for result in results for task in result.task_names() for name in result.run.tasks[task].columns]
-    names = list(dict.fromkeys([*columns, *DIVERSITY_METRICS])) if columns else []
+    names = list(dict.fromkeys([*columns, *COST_METRICS, *DIVERSITY_METRICS])) if columns else []
     lines = [f"{METRICS[name].label.rstrip(' ↑↓')}: {METRICS[name].definition}." for name in names]
     return [Heading("Metrics"), Bullets(lines)] if lines else []
 
 
 def about_speed(results: list[Results]) -> list[Block]:
-    """The time each sampler took. Last, because only this differs when a run is repeated."""
+    """The time each sampler took, over all its texts, and its drafts."""
     lines = []
     for result in results:
         for task in result.task_names():

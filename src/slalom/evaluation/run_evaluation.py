@@ -38,8 +38,11 @@ def run_evaluation(
     by_name = {task.name: task for task in tasks}
     if len(by_name) < len(tasks):
         raise SlalomError(f"two tasks have the same name; the names are {', '.join(task.name for task in tasks)}")
-    for name, prefix in dict.fromkeys((cell.task, cell.prefix) for cell in settings.cells):
-        by_name[name].items(by_name[name].size(settings.preset), prefix)  # refused before anything is written
+    if settings.study in studies.UNIT_MEASURES:
+        studies.study_size(settings.preset)  # refused before anything is written
+    else:
+        for name, prefix in dict.fromkeys((cell.task, cell.prefix) for cell in settings.cells):
+            by_name[name].items(by_name[name].size(settings.preset), prefix)
     with file_lock(folder):
         run = start_run(folder, settings, by_name)
         if settings.study in studies.UNIT_MEASURES:

@@ -58,7 +58,14 @@ class StudySize(NamedTuple):
     steps: int
 
 
-SIZES = {"quick": StudySize(2, 4, 10), "standard": StudySize(1, 4, 50), "paper": StudySize(15, 20, 50)}
+SIZES = {
+    "quick": StudySize(2, 4, 10),
+    "standard": StudySize(1, 4, 50),
+    "ten-prompts": StudySize(10, 4, 50),
+    "batch-1": StudySize(3, 1, 10),
+    "batch-20": StudySize(3, 20, 10),
+    "paper": StudySize(15, 20, 50),
+}
 
 
 def study_cells(study: str, samplers: list[SamplerName], model: str) -> tuple[list[Cell], list[Task]]:
@@ -126,7 +133,7 @@ def measure_units(run: Run, load_lm: Callable[[], SteerableModel], on_progress: 
         seconds_left = time_left(started, len(done) - before, len(wanted) - number)
         on_progress(Progress(f"{run.settings.study}: {cell.label}", number, len(wanted), seconds_left))
         lm = lm or load_lm()
-        constraint = constraint or constraint_of(task.items(task.size(run.settings.preset))[0].parts)
+        constraint = constraint or constraint_of(task.wishes[0].parts)
         try:
             settings = preset_for(cell.preset, constraint, lm.name, sampler=cell.sampler)
             settings = replace(settings, steps=size.steps, stop=None)

@@ -89,6 +89,8 @@ class Results(NamedTuple):
             record["parts"],
             [constraint["probability"] for constraint in record["constraints"]],
             {judge: value for judge, value in scores.items() if value is not None},
+            max(record["seconds"] / record["rows"], 1e-6),
+            record["passes"] / record["rows"] if "passes" in record else None,  # older runs did not count
         )
 
 
@@ -98,13 +100,20 @@ def read_results(folder: Path, name: str = "") -> Results:
     return Results(run, store.read(run.generations), read_scores(run), name)
 
 
+def is_own_text(cell: Cell) -> bool:
+    """Whether the LM is left alone: neither steered nor told."""
+    return cell.sampler == UNSTEERED and not cell.told
+
+
 def rank(rows: list[TableRow], metric: str) -> list[Mark]:
-    """Each row's mark: best and second among the steering samplers, if significantly ahead of all lower ones."""
+    """Each row's mark: best and second, if significantly ahead of all lower ones; the LM's own text has none."""
     higher = METRICS[metric].higher
+    if METRICS[metric].shared:
+        return [""] * len(rows)
     means = {
         number: estimated.mean
         for number, row in enumerate(rows)
-        if row.cell.sampler != UNSTEERED and (estimated := row.estimates[metric]) is not None
+        if not is_own_text(row.cell) and (estimated := row.estimates[metric]) is not None
     }
     order = sorted(means, key=lambda number: means[number], reverse=higher)
     marks: list[Mark] = [""] * len(rows)
@@ -123,20 +132,21 @@ def format_estimate(estimated: Estimate | None, metric: str) -> str:
     if estimated is None:
         return MISSING
     digits = METRICS[metric].digits
-    error = "" if estimated.error is None else f" ± {estimated.error:.{digits}f}"
+    uncertain = estimated.error is not None and not METRICS[metric].shared
+    error = f" ± {estimated.error:.{digits}f}" if uncertain else ""
     median = f" (median {estimated.median:.{digits}f})" if METRICS[metric].skewed else ""
     return f"{estimated.mean:.{digits}f}{error}{median}"
 
 
-def difference_entry(difference: Difference | None, digits: int, ratio: bool = False) -> Entry:
-    """A difference and its interval; of logarithms, the ratio."""
+def difference_entry(difference: Difference | None, digits: int, ratio: bool = False, shared: bool = False) -> Entry:
+    """A difference and its interval, unless texts shared what was measured; of logarithms, the ratio."""
     if difference is None:
         return Entry(MISSING)
     if ratio:
         mean, low, high = (f"{math.exp(value):.2f}" for value in difference[:3])
     else:
         mean, low, high = (f"{value:+.{digits}f}" for value in difference[:3])
-    return Entry(mean, note=f"{low} to {high}")
+    return Entry(mean, note="" if shared else f"{low} to {high}")
 
 
 def matches_paper(cell: Cell) -> bool:

@@ -57,6 +57,7 @@ class TaskSize(BaseModel):
     wishes: list[str] | None = None
     samples: int = Field(ge=1)
     lengths: list[int] = Field(min_length=1)
+    temperature: float | None = Field(None, ge=0)  # of all samplers' rollouts; what their presets say if left out
 
 
 class PaperRow(BaseModel):

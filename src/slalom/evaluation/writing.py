@@ -77,26 +77,32 @@ def finished_chunks(run: Run, planned: list[Chunk]) -> dict[str, list[Record]]:
 
 def write_chunk(lm: SteerableModel, chunk: Chunk, constraint: Constraint, run: Run) -> list[Record]:
     """One chunk's records: its texts, each with all that is needed to write it again."""
+    from slalom.backbone.passes import counted_passes
     from slalom.decoding.presets import preset_for
 
     cell, settings = chunk.cell, run.settings
-    preset = preset_for(cell.preset, constraint, lm.name, knobs=dict(cell.knobs), sampler=cell.sampler)
+    temperature = run.tasks[cell.task].size(settings.preset).temperature
+    preset = preset_for(
+        cell.preset, constraint, lm.name, knobs=dict(cell.knobs), sampler=cell.sampler, temperature=temperature
+    )
     # Strengths are factors here; a sampler with a strength of its own takes it as it is.
     strength = None if cell.strength == 1 else cell.strength * getattr(preset.sampler, "strength", 1.0)
     if strength is not None:
         preset = replace(preset, sampler=preset.sampler.stronger(strength))
-    out = lm.steer(
-        [item.prefix + item.prompt for item in chunk.items],
-        constraint,
-        length=chunk.length,
-        samples=chunk.samples,
-        seed=settings.seed,
-        sampler=cell.sampler,
-        preset=cell.preset,
-        strength=strength,
-        knobs=dict(cell.knobs),
-        tell=cell.told,
-    )
+    with counted_passes() as passes:
+        out = lm.steer(
+            [item.prefix + item.prompt for item in chunk.items],
+            constraint,
+            length=chunk.length,
+            samples=chunk.samples,
+            seed=settings.seed,
+            sampler=cell.sampler,
+            preset=cell.preset,
+            strength=strength,
+            knobs=dict(cell.knobs),
+            temperature=temperature,
+            tell=cell.told,
+        )
     items = [item for item in chunk.items for _ in range(chunk.samples)]
     return [
         {
@@ -131,6 +137,7 @@ def write_chunk(lm: SteerableModel, chunk: Chunk, constraint: Constraint, run: R
             "engine": out.engine,
             "versions": run.versions,
             "seconds": round(out.seconds, 3),  # of the whole chunk
+            "passes": passes.count,  # of the LM for the whole chunk
             "rows": len(out.rows),  # in the chunk
         }
         for record_id, item, row in zip(chunk.record_ids(settings.seed), items, out.rows, strict=True)

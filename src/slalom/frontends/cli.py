@@ -20,7 +20,13 @@ from typer.core import TyperGroup
 
 from slalom.errors import SlalomError
 from slalom.frontends.batch.command import batch_rows
-from slalom.frontends.eval_commands import evaluate_samplers, read_rating_sheet, report_runs, write_rating_sheet
+from slalom.frontends.eval_commands import (
+    evaluate_samplers,
+    read_rating_sheet,
+    report_runs,
+    run_evaluation_queue,
+    write_rating_sheet,
+)
 from slalom.frontends.options import takes
 from slalom.frontends.serve_command import serve
 from slalom.frontends.specs import GenerateSpec, make_spec
@@ -370,6 +376,7 @@ app.command("batch")(report_errors(batch_rows))
 # slalom eval, eval sheet, eval read, report
 
 app.command("eval")(report_errors(evaluate_samplers))
+app.command("eval queue")(report_errors(run_evaluation_queue))
 app.command("eval sheet")(report_errors(write_rating_sheet))
 app.command("eval read")(report_errors(read_rating_sheet))
 app.command("report")(report_errors(report_runs))

@@ -1,8 +1,9 @@
-"""The commands `slalom eval`, `eval sheet`, `eval read` and `report`: words typed to an evaluation and its reports."""
+"""The commands `slalom eval`, `eval queue`, `eval sheet`, `eval read`, `report`: words typed to runs and reports."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,31 +63,29 @@ def evaluate_samplers(
 
     Let people judge the texts too, without knowing whose they are: slalom eval sheet --help, slalom eval read --help.
     """
-    from slalom.backbone.engines import known_engine
-    from slalom.backbone.model import DEFAULT
-    from slalom.evaluation.cells import parse_samplers, task_cells
     from slalom.evaluation.judges import judge_set
     from slalom.evaluation.run_evaluation import run_evaluation
-    from slalom.evaluation.run_folder import RunSettings
-    from slalom.evaluation.studies import STUDIES, study_cells
-    from slalom.evaluation.tasks import load_task
+    from slalom.evaluation.typed import TypedRun, checked
 
-    chosen, name = known_engine(engine), model or DEFAULT
-    study = next((task for task in tasks if task in STUDIES), None)
-    if study is not None:
-        if len(tasks) > 1:
-            raise SlalomError(f"{study} is a study and stands alone; leave {', '.join(set(tasks) - {study})} out")
-        cells, loaded = study_cells(study, parse_samplers(samplers, STUDIES[study].samplers), name)
-    else:
-        loaded = [load_task(task) for task in dict.fromkeys(tasks)]
-        cells = task_cells(loaded, parse_samplers(samplers or "climb"), _factors(strengths), (prefix,))
-    settings = RunSettings(tuple(cells), preset, name, chosen, seed, judges, both, study)
+    typed = TypedRun(
+        tasks=tasks,
+        samplers=samplers,
+        preset=preset,
+        strengths=strengths,
+        prefix=prefix,
+        judges=judges,
+        both=both,
+        model=model,
+        engine=engine,
+        seed=seed,
+    )
+    settings, loaded = checked(typed)
     loaders = judge_set(judges)
 
     def load_lm():  # type: ignore[no-untyped-def]
         from slalom.api import load
 
-        return load(name, engine=chosen)
+        return load(settings.model, engine=settings.engine)  # type: ignore[arg-type]
 
     with _progress_bar() as on_progress:
         found = run_evaluation(out, settings, loaded, load_lm, loaders, on_progress)
@@ -94,6 +93,59 @@ def evaluate_samplers(
         print(json.dumps(found))
     else:
         print(f"{out / 'report.md'}\n{out / 'report.html'}")
+
+
+def run_evaluation_queue(
+    file: Annotated[Path, typer.Argument(help="A TOML file with a list of runs, each as slalom eval takes it.")],
+    only: Annotated[str, typer.Option(help="Only these runs, by name, comma-separated.")] = "",
+    status: Annotated[bool, typer.Option("--status", help="Only say how far every run is.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
+) -> None:
+    """Do a list of evaluations one after the other, with low priority; the results stay in their folders.
+
+    Stopped in any way, the same command goes on where it was. A run that fails is named, and the next one begins.
+
+    Examples:
+
+        slalom eval queue docs/results/studies.toml
+
+        slalom eval queue docs/results/studies.toml --status
+
+        slalom eval queue docs/results/studies.toml --only told,lengths
+    """
+    from slalom.evaluation.judges import judge_set
+    from slalom.evaluation.queue import hours_left, left, read_queue, run_queue
+
+    entries = read_queue(file)
+    if only:
+        names, known = [name.strip() for name in only.split(",")], [entry.name for entry in entries]
+        for name in names:
+            if name not in known:
+                raise SlalomError(f"{file} has no run {name!r}; choose from {', '.join(known)}")
+        entries = [entry for entry in entries if entry.name in names]
+    failed: dict[str, str] = {}
+    if not status:
+        from slalom.api import load
+
+        if hasattr(os, "nice"):
+            os.nice(10)
+        console = Console(stderr=True, highlight=False)
+        with _progress_bar() as on_progress:
+            failed = run_queue(
+                entries, lambda model, engine: load(model, engine=engine), judge_set, on_progress, console.print
+            )
+    state = left(entries)
+    if as_json:
+        print(json.dumps({"runs": [one._asdict() for one in state], "failed": failed}))
+    else:
+        for one in state:
+            time_left = "" if one.done >= one.total else ", time unknown"
+            if one.seconds:
+                time_left = f", about {_duration(one.seconds)} left"
+            print(f"{one.name}: {one.done:,} of {one.total:,}{time_left}")
+        print(hours_left(state))
+    if failed:
+        raise SlalomError(f"{len(failed)} of {len(entries)} runs failed: {', '.join(failed)}")
 
 
 def report_runs(
@@ -193,16 +245,6 @@ def read_rating_sheet(
         print(markdown(blocks), end="")
     else:
         print("\n".join(map(str, files)))
-
-
-def _factors(given: str) -> list[float]:
-    try:
-        factors = list(dict.fromkeys(float(word) for word in given.split(",")))
-    except ValueError:
-        raise SlalomError(f"strengths is {given!r}; it must be numbers, comma-separated") from None
-    if min(factors) < 0:
-        raise SlalomError(f"strengths is {given!r}; each must be at least 0")
-    return factors
 
 
 @contextmanager
