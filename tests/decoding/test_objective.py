@@ -58,3 +58,17 @@ def test_a_text_that_says_nothing_is_never_better_than_one_that_says_something(l
     for better in (by_score, jointly):
         assert not better(Seen(nothing, high), Seen(draft, low), USUAL)
         assert better(Seen(draft, low), Seen(nothing, high), USUAL)
+
+
+def test_a_told_text_that_talks_about_its_task_is_worth_nothing(llama: SteerableModel) -> None:
+    plain, told = seen_of(llama, 1.0, 0.7, -1.0), seen_of(llama, 4.0, 0.98, -0.5)
+    prompt = told.draft.prompts[0]._replace(untold_ids=(1,))
+    talk = [" soup. I'm not sure if you're referring to it"]
+    leaking = told._replace(draft=told.draft._replace(prompts=[prompt], texts=talk))
+    untold = told._replace(draft=told.draft._replace(texts=talk))
+    asked = told._replace(draft=told.draft._replace(prompts=[prompt._replace(asked="What?")], texts=talk))
+    assert leaking.worthless
+    assert not untold.worthless  # nobody told it anything
+    assert not asked.worthless  # an answer may talk of what was asked
+    assert jointly(plain, leaking, USUAL)
+    assert by_score(plain, leaking, USUAL)

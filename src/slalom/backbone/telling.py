@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from slalom.errors import SlalomError
+from slalom.types import Prompt
 
 Message = dict[str, str]  # a role (system, user, assistant) and a content
 
@@ -11,6 +14,21 @@ SYSTEM = "You write natural, everyday English."
 
 
 LONG = 40  # tokens from which on a text is asked for as a long one: at the end of a short one, an LM talks about it
+
+
+# How an instruct LM talks about its task instead of doing it.
+TASK_TALK = re.compile(
+    r"\b(?:refer(?:s|ring) to|(?:the|this|right|that) (?:word|phrase|sentence|term)\b|(?:this|short|long) text\b|"
+    r"in this context|(?:a|an|the|legal) term (?:that|which|used|for)|you(?:'re| are) (?:asking|looking for)|"
+    r"your (?:request|prompt|question)|as an ai\b|(?:help|assist) you with|keyword)",
+    re.IGNORECASE,
+)
+
+
+def talks_of_task(prompt: Prompt, text: str) -> bool:
+    """Whether the continuation of a text talks about what the LM was told instead; in a chat it may."""
+    told = prompt.untold_ids is not None and prompt.asked is None
+    return told and TASK_TALK.search(text) is not None
 
 
 def instruction(words: str, length: int) -> str:

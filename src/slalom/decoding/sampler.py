@@ -12,7 +12,7 @@ from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Draw, Limits, Prompts
 from slalom.constraints.constraint import Constraint, Verdict
 from slalom.decoding.drawing import Drawing
-from slalom.decoding.objective import Objective
+from slalom.decoding.objective import Objective, worthless
 from slalom.decoding.randomness import Rng
 from slalom.types import Draft, Prompt
 
@@ -155,7 +155,7 @@ class Problem(NamedTuple):
         """Each row's own objective: [B]."""
         rows = zip(self.requests, self.judge(draft), draft.perplexity.tolist(), draft.texts, strict=True)
         values = [
-            request.settings.objective.value(verdict, perplexity, not text.strip())
+            request.settings.objective.value(verdict, perplexity, worthless(request.prompt, text))
             for request, verdict, perplexity, text in rows
         ]
         return torch.tensor(values, device=self.rows.device)

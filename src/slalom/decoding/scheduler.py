@@ -99,7 +99,7 @@ class _Row:
 
 def _good_enough(stop: Stop, best: Seen | None) -> bool:
     """Whether there is a text that fulfils the wish to the asked degree."""
-    return best is not None and best.verdict.degree >= stop.degree and not best.empty
+    return best is not None and best.verdict.degree >= stop.degree and not best.worthless
 
 
 @dataclass
