@@ -58,7 +58,7 @@ def client(chatty: SteerableModel, settings: ServeSpec) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serving(chatty: SteerableModel, settings: ServeSpec) -> Serving:
     """Serves on a real socket with these settings changed, while open; the server's address."""
 

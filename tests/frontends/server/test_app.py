@@ -62,6 +62,12 @@ def test_a_completion_has_openais_shape_and_the_text_that_steer_writes(
     }
 
 
+def test_a_whole_number_may_be_written_with_a_point(client: TestClient) -> None:
+    body = '{"model": "llama-tied", "prompt": "the food", "max_tokens": 6.0, "n": 2.0, "slalom": {"steps": 1.0}}'
+    answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert len(answer.json()["choices"]) == 2
+
+
 def test_several_prompts_are_answered_prompt_by_prompt(client: TestClient) -> None:
     together = complete(client, prompt=["the food", "we"], n=2)["choices"]
     alone = [choice for prompt in ("the food", "we") for choice in complete(client, prompt=prompt, n=2)["choices"]]
@@ -139,6 +145,7 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
         ({"logit_bias": {"7": 1}}, "logit_bias", "it is not supported"),
         ({"presence_penalty": 0.5}, "presence_penalty", "it is not supported"),
         ({"n": 0}, "n", "n is 0; input should be greater than or equal to 1"),
+        ({"n": 1.5}, "n", "n is 1.5; input should be a valid integer"),
         ({"n": "2"}, "n", "n is '2'; input should be a valid integer"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"seed": 2**60}, "seed", "less than or equal to"),
@@ -195,6 +202,45 @@ def test_a_body_that_is_no_object_is_refused(client: TestClient, body: bytes) ->
     answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("depth", [50, 300, 900, 950, 980, 5000])
+def test_a_body_nested_however_deeply_is_refused(client: TestClient, depth: int) -> None:
+    for field in ("prompt", "logit_bias", "colour"):
+        nested = "[" * depth + "]" * depth
+        body = f'{{"model": "{NAME}", "prompt": "a", "{field}": {nested}}}'
+        answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 5000, "1e400", "-1e400", "1e308", "-1"])
+def test_numbers_beyond_all_measure_are_refused(client: TestClient, number: str) -> None:
+    fields = [f'"{field}": {number}' for field in ("max_tokens", "n", "seed", "temperature", "top_p")]
+    fields += [
+        f'"slalom": {{"keywords": ["soup"], {field}: {number}}}' for field in ('"strength"', '"steps"', '"until"')
+    ]
+    fields += [f'"slalom": {{"keywords": ["soup"], "knobs": {{"{knob}": {number}}}}}' for knob in ("width", "tau")]
+    for field in fields:
+        body = f'{{"model": "{NAME}", "prompt": "a", {field}}}'
+        answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400, field[:60]
+
+
+def test_a_failure_of_ours_is_a_500_that_says_nothing_and_the_server_goes_on(
+    client: TestClient, chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError("secret")
+
+    for broken in ("texts", "requests"):
+        with monkeypatch.context() as patch:
+            patch.setattr(chatty, broken, fail)
+            error = refused(client, 500)
+        assert error["code"] == "internal_error"
+        assert "secret" not in error["message"]
+        assert "RuntimeError: secret" in caplog.text
+        assert client.get("/health").status_code == 200
+        complete(client)
 
 
 def test_half_a_character_is_no_text(client: TestClient) -> None:

@@ -54,7 +54,7 @@ def test_it_streams_both(official: OpenAI) -> None:
 
 def test_it_lists_the_model_and_meets_errors_as_its_own(official: OpenAI) -> None:
     assert [model.id for model in official.models.list()] == [NAME]
-    with pytest.raises(openai.BadRequestError, match="slalom.colour") as refused:
+    with pytest.raises(openai.BadRequestError, match=r"slalom\.colour") as refused:
         official.completions.create(model=NAME, prompt="x", extra_body={"slalom": {"colour": "red"}})
     assert refused.value.param == "slalom.colour"
     with pytest.raises(openai.NotFoundError, match="there is no model"):

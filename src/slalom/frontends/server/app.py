@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -21,12 +20,13 @@ from slalom.frontends.server.errors import ApiError, ErrorBody, add_error_handle
 from slalom.frontends.server.intake import Ask
 from slalom.frontends.server.metrics import Metrics
 from slalom.frontends.server.middleware import Bounded, Counted, Guarded
+from slalom.frontends.server.openapi import document
 from slalom.frontends.server.props import describe_server
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.streaming import Watch
 from slalom.frontends.server.wire import ChatBody, CompletionBody, SteerBody
 from slalom.frontends.server.wishes import Wishes
-from slalom.frontends.server.worker import Worker
+from slalom.frontends.server.worker import Worker, Written
 
 PAGE = Path(__file__).parent.parent / "page"
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -43,7 +43,13 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         504: "The request took too long and was stopped.",
     }.items()
 }
-STREAMED: dict[str, Any] = {streaming.EVENT_STREAM: {"schema": {"type": "string"}}}
+CHUNKS, NAMED = (
+    {streaming.EVENT_STREAM: {"itemSchema": {"type": "object", "properties": fields, "required": list(fields)}}}
+    for fields in (
+        {"data": {"type": "string"}},
+        {"event": {"enum": ["start", "draft", "text", "error", "done"]}, "data": {"type": "string"}},
+    )
+)
 logger = logging.getLogger("slalom.server")
 
 
@@ -57,8 +63,10 @@ class Service:
         self.worker = Worker(lm, settings, self.wishes, self.metrics)
         self.props = describe_server(lm, self.name, settings, self.wishes)
 
-    def watch(self, ask: Ask, request: Request) -> Watch:
+    def watch(self, ask: Ask, request: Request, user: str | None) -> Watch:
         """Begin what a request asks for."""
+        if user is not None:
+            logger.info("user %r", user)
         if self.settings.log_prompts:
             logger.info("prompts %r", ask.prompts)
         return Watch(self.worker, ask, request, self.settings.max_seconds)
@@ -90,7 +98,8 @@ def make_app(lm: SteerableModel, settings: ServeSpec) -> FastAPI:
     if settings.api_key:
         app.add_middleware(Guarded, key=settings.api_key)
     app.add_middleware(Counted, metrics=service.metrics)
-    app.openapi = lambda: _openapi(app, bool(settings.api_key))  # type: ignore[method-assign]
+    described = document(app, service.name, settings)
+    app.openapi = lambda: described  # type: ignore[method-assign]
     app.state.service = service
     return app
 
@@ -98,47 +107,43 @@ def make_app(lm: SteerableModel, settings: ServeSpec) -> FastAPI:
 def _add_texts(app: FastAPI, service: Service) -> None:
     """The routes that write."""
     settings = service.settings
-    both = ERRORS | {200: {"content": STREAMED, "description": "The texts, or a stream of chunks."}}
+    both = ERRORS | {200: {"content": CHUNKS, "description": "The texts, or a stream of chunks."}}
 
     @app.post("/v1/completions", responses=both)
     async def completions(body: CompletionBody, request: Request) -> answers.Completion:
         """Continue prompts."""
         ask = intake.read_completion(body, service.name, settings)
-        head, watch = answers.new_head("cmpl", service.name), service.watch(ask, request)
+        head, watch = answers.new_head("cmpl", service.name), service.watch(ask, request, body.user)
         if body.stream:
             return await streaming.completion_stream(watch, head, _counts(body))  # type: ignore[return-value]
-        return answers.completion(head, ask, await _collected(watch, service))
+        return answers.completion(head, ask, await _collected(watch))
 
     @app.post("/v1/chat/completions", responses=both)
     async def chat_completions(body: ChatBody, request: Request) -> answers.ChatCompletion:
         """Answer a chat."""
         ask = intake.read_chat(body, service.name, settings)
-        head, watch = answers.new_head("chatcmpl", service.name), service.watch(ask, request)
+        head, watch = answers.new_head("chatcmpl", service.name), service.watch(ask, request, body.user)
         if body.stream:
             return await streaming.chat_stream(watch, head, _counts(body))  # type: ignore[return-value]
-        return answers.chat_completion(head, ask, await _collected(watch, service))
+        return answers.chat_completion(head, ask, await _collected(watch))
 
     @app.post(
         "/v1/steer/stream",
         response_class=StreamingResponse,
-        responses=ERRORS
-        | {200: {"content": STREAMED, "description": "Named events: start, draft, text, error, done."}},
+        responses=ERRORS | {200: {"content": NAMED, "description": "Named events: start, draft, text, error, done."}},
     )
     async def steer_stream(body: SteerBody, request: Request) -> StreamingResponse:
         """Write texts and show every draft."""
         ask = intake.read_steer(body, service.name, settings)
         head = answers.new_head("steer", service.name)
-        return await streaming.draft_stream(service.watch(ask, request), head)
+        return await streaming.draft_stream(service.watch(ask, request, body.user), head)
 
 
-async def _collected(watch: Watch, service: Service) -> list[Any]:
+async def _collected(watch: Watch) -> list[Written]:
     try:
-        written = await streaming.collected(watch)
+        return await streaming.collected(watch)
     except streaming.ClientGoneError:
         raise ApiError(499, "the client has gone") from None
-    if service.settings.log_prompts:
-        logger.info("texts %r", [one.text.text for one in written])
-    return written
 
 
 def _counts(body: CompletionBody | ChatBody) -> bool:
@@ -204,20 +209,3 @@ def _add_page(app: FastAPI) -> None:
 
     if PAGE.is_dir():
         app.mount("/page", PageFiles(directory=PAGE), name="page")
-
-
-def _openapi(app: FastAPI, guarded: bool) -> dict[str, Any]:
-    """The description of the API: a wrong body gets our 400, not FastAPI's 422; and the key, if there is one."""
-    if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        for operations in schema["paths"].values():
-            for operation in operations.values():
-                operation["responses"].pop("422", None)
-        for unused in ("HTTPValidationError", "ValidationError"):
-            schema["components"]["schemas"].pop(unused, None)
-        if guarded:
-            schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-            schema["security"] = [{"key": []}]
-            schema["paths"]["/health"]["get"]["security"] = []
-        app.openapi_schema = schema
-    return app.openapi_schema

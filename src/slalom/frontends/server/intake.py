@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from slalom.api import CHAT_LENGTH, LENGTH
 from slalom.backbone.telling import Message
-from slalom.frontends.server.errors import ApiError
+from slalom.frontends.server.errors import ApiError, shown
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wire import Asked, ChatBody, CompletionBody, MessageBody, SteerBody
 from slalom.frontends.specs import TextSpec
@@ -138,5 +138,5 @@ def _check_spec(spec: TextSpec, settings: ServeSpec) -> None:
 
 def _at_most(param: str, what: str, value: float, most: float) -> None:
     if value > most:
-        message = f"{what} is {value:g}; this server takes at most {most:g}"
+        message = f"{what} is {shown(value)}; this server takes at most {most:g}"
         raise ApiError(400, message, param, "limit_exceeded")

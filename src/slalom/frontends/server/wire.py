@@ -8,12 +8,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from slalom.frontends.specs import TextSpec
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 LARGEST_SEED = 2**53 - 1  # what every JSON reader takes exactly
+
+
+def _whole(given: Any) -> Any:
+    """JSON does not tell 2.0 from 2."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
 
 # Fields of a specification that OpenAI's own say, and how.
 ELSEWHERE = {
@@ -85,9 +93,10 @@ else:
         **{
             name: (field.annotation, field)
             for name, field in TextSpec.model_fields.items()
-            if name not in (*ELSEWHERE, "classifier", "knobs")
+            if name not in (*ELSEWHERE, "classifier", "knobs", "steps")
         },
         classifier=(str | None, Field(None, description="a classifier by the name this server gave it; see /props")),
+        steps=(Whole | None, TextSpec.model_fields["steps"]),
         knobs=(
             dict[str, bool | int | float | str],
             Field({}, description="knobs of the sampler by name; see /props"),
@@ -110,9 +119,9 @@ class Asked(_refusing("frequency_penalty", "presence_penalty", "logit_bias")):  
     model_config = STRICT
 
     model: str = Field(description="the name of the model this server has; see /v1/models")
-    max_tokens: int | None = Field(None, ge=1, description="new tokens of a text: 20, in a chat 128, unless said")
-    n: int | None = Field(None, ge=1, description="texts a prompt (default 1)")
-    seed: int | None = Field(
+    max_tokens: Whole | None = Field(None, ge=1, description="new tokens of a text: 20, in a chat 128, unless said")
+    n: Whole | None = Field(None, ge=1, description="texts a prompt (default 1)")
+    seed: Whole | None = Field(
         None, ge=0, le=LARGEST_SEED, description="seed of a prompt's first text (default 0); the next has the next seed"
     )
     stop: str | list[str] | None = Field(None, description="strings that a text ends before")
@@ -135,6 +144,8 @@ class Asked(_refusing("frequency_penalty", "presence_penalty", "logit_bias")):  
             json.dumps(given, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise ValueError("the body holds half of a surrogate pair, which is no text") from None
+        except RecursionError:
+            raise ValueError("the body is nested too deeply") from None
         return given
 
 
@@ -181,7 +192,7 @@ class ChatBody(Asked, _refusing(*_NOT_IN_CHATS)):  # type: ignore[misc]
     """A request for answers in a chat."""
 
     messages: list[MessageBody] = Field(min_length=1, description="what was said, to be answered")
-    max_completion_tokens: int | None = Field(None, ge=1, description="the same as max_tokens")
+    max_completion_tokens: Whole | None = Field(None, ge=1, description="the same as max_tokens")
 
 
 class SteerBody(Asked, _refusing("best_of", "echo", "suffix", *_NOT_IN_CHATS)):  # type: ignore[misc]
@@ -191,5 +202,5 @@ class SteerBody(Asked, _refusing("best_of", "echo", "suffix", *_NOT_IN_CHATS)): 
     messages: list[MessageBody] | None = Field(
         None, min_length=1, description="a chat to be answered; or give a prompt"
     )
-    max_completion_tokens: int | None = Field(None, ge=1, description="the same as max_tokens")
+    max_completion_tokens: Whole | None = Field(None, ge=1, description="the same as max_tokens")
     compare: bool | None = Field(None, description="write the LM's own text too, neither told nor steered")

@@ -198,9 +198,11 @@ class Worker:
         self._metrics.tokens.inc(tokens)
         index = job.rows.pop(end.ticket)
         self._forget([end.ticket])
-        job.tell(Written(index, text, end.request, tokens))
+        if self._settings.log_prompts:
+            logger.info("text %r", text.text)
         if not job.rows:
-            self._leave(job)
+            self._leave(job)  # first, so that whoever has an answer finds its place in the queue free
+        job.tell(Written(index, text, end.request, tokens))
 
     def _report(self, reports: list[RowReport]) -> None:
         """Called by the scheduler after every step."""
