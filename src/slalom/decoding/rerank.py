@@ -49,7 +49,7 @@ class Rerank:
     blockwise: ClassVar[bool] = False
     drafts: ClassVar[int] = 1
 
-    weight: float = knob(1.0, "factor on what f says of a token, against the LM's own log-probability", least=0)
+    weight: float = knob(6.0, "factor on what f says of a token, against the LM's own log-probability", least=0)
     top_k: int = knob(20, "tokens of each position that f reads: those the LM likes best; no other is written", least=1)
     measure: str = knob("log-probability", "what f says of a token: log p of the wish, or f", choices=MEASURES)
 
