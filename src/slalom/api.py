@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import EngineName
-from slalom.backbone.model import DEFAULT, DeviceMap, LanguageModel, load_parts
+from slalom.backbone.model import DEFAULT, DeviceMap, LanguageModel, open_parts
 from slalom.backbone.placement import move
 from slalom.backbone.rollout import REPETITION_PENALTY, Limits
 from slalom.backbone.telling import Message, instruction
@@ -29,6 +29,9 @@ from slalom.decoding.sampler import Request
 from slalom.decoding.scheduler import Callback, Finished, decode
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, widened
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TOGETHER = 8  # texts read whole in one pass: logits of all their positions take memory
 LENGTH, CHAT_LENGTH = 20, 128  # new tokens, unless said
@@ -302,8 +305,8 @@ def load(
     openvino (an extra, for CPUs), or auto, the faster one here for a model by name.
     """
     if isinstance(model, str):
-        loaded, own = load_parts(model, dtype, device, device_map)
-        return SteerableModel(loaded, tokenizer or own, model, engine)
+        opened, own = open_parts(model, dtype, device, device_map, engine)
+        return SteerableModel(opened, tokenizer or own, model, engine)
     if tokenizer is None:
         raise SlalomError("a model object needs its tokenizer: slalom.load(model, tokenizer)")
     if device_map is not None:

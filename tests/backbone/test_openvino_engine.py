@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from slalom.backbone import openvino_engine, openvino_pass
+import slalom
+from slalom.backbone import cache, openvino_conversion, openvino_engine, openvino_pass
 from slalom.backbone.engine import TransformersEngine
 from slalom.backbone.engines import engine_for, failed_conversions
 from slalom.backbone.model import LanguageModel
@@ -56,12 +59,57 @@ def test_a_rollout_resumed_at_any_position_equals_one_from_the_start(pair: tuple
     assert resumed.draft.tokens.tolist() == whole.draft.tokens.tolist() != first.draft.tokens.tolist()
 
 
+def test_log_probs_position_by_position_are_nearly_those_of_one_pass(pair: tuple[LanguageModel, ...]) -> None:
+    prompts = pair[0].pad([pair[0].encode(prompt, 6).ids for prompt in PROMPTS])
+    tokens = torch.arange(18).view(3, 6)
+    with torch.inference_mode():
+        one, other = (lm.engine.log_probs(prompts, tokens) for lm in pair)
+    assert one.shape == other.shape == tokens.shape
+    assert torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1] > 0.99
+
+
+def test_a_saved_model_is_converted_once_and_then_runs_without_its_weights(
+    pair: tuple[LanguageModel, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, _ = pair
+    reference.model.save_pretrained(tmp_path)
+    reference.tokenizer.save_pretrained(tmp_path)
+    first = slalom.load(str(tmp_path), engine="openvino")
+    read: list[str] = []
+    from_pretrained = AutoModelForCausalLM.from_pretrained
+
+    def spy(source: str, **kwargs: object) -> PreTrainedModel:
+        read.append(source)
+        return from_pretrained(source, **kwargs)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", spy)
+    again = slalom.load(str(tmp_path), engine="openvino")
+    wish = slalom.Keywords(["soup"])
+    texts = [lm.steer("the food was", wish, length=6, steps=8, tell=False).texts for lm in (first, again)]
+    assert texts[0] == texts[1]
+    assert read == []
+    assert again.vocabulary.embeddings.shape == reference.vocabulary.embeddings.shape  # asked for now
+    assert again.model.training is False
+    assert read == [str(tmp_path)]
+    stat = (tmp_path / "model.safetensors").stat()
+    os.utime(tmp_path / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    slalom.load(str(tmp_path), engine="openvino")
+    assert read == [str(tmp_path)] * 2  # a replaced file is converted anew
+
+
+def test_what_openvino_compiled_is_kept_for_the_next_process(pair: tuple[LanguageModel, ...]) -> None:
+    reference, _ = pair
+    openvino_engine.prepare(reference.model)
+    folder = cache.home() / "openvino" / openvino_engine._fingerprint(reference.model)
+    assert len(list((folder / openvino_engine.COMPILED).glob("*.blob"))) == 1
+
+
 def test_the_conversion_is_made_once_and_the_model_left_as_it_was(pair: tuple[LanguageModel, ...]) -> None:
     reference, _ = pair
     before = reference.model.config._attn_implementation
     made = openvino_engine.prepare(reference.model).milliseconds
     assert openvino_engine.prepare(reference.model).milliseconds == made  # measured anew, they would differ
-    assert reference.model.config._attn_implementation == before != openvino_engine.ATTENTION
+    assert reference.model.config._attn_implementation == before != openvino_conversion.ATTENTION
 
 
 def test_auto_takes_the_engine_that_was_faster(
@@ -85,7 +133,7 @@ def test_a_conversion_that_failed_is_said_once_remembered_and_tried_again_only_w
         tried.append(model)
         raise RuntimeError("no such operation")
 
-    monkeypatch.setattr(openvino_engine, "convert", fail)
+    monkeypatch.setattr(openvino_conversion, "convert", fail)
     assert isinstance(engine_for(model, "auto"), TransformersEngine)
     assert "no such operation" in " ".join(capsys.readouterr().err.split())
     assert isinstance(engine_for(model, "auto"), TransformersEngine)

@@ -112,7 +112,7 @@ def test_device_and_dtype_reach_the_model(folder: Path, monkeypatch: pytest.Monk
         asked.append(given)
         raise SlalomError("enough")
 
-    monkeypatch.setattr("slalom.api.load_parts", refuse)
+    monkeypatch.setattr("slalom.api.open_parts", refuse)
     run("generate", "we", *wish(folder), "--device", "cuda:1", "--dtype", "float16")
     assert [given[1:3] for given in asked] == [("float16", "cuda:1")]
 

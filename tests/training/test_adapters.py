@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import MPNetConfig, MPNetModel
+from transformers import MPNetConfig, MPNetModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone import weights
+from slalom.constraints import loading
 from slalom.constraints.loading import load_classifier
 from slalom.errors import SlalomError
 from slalom.training.classifier import ClassifierRecipe, build, calibration_error, matthews, sure_from, train_classifier
@@ -35,6 +36,7 @@ def body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     MPNetModel(config).save_pretrained(tmp_path / "body")
     tokenizer.save_pretrained(tmp_path / "body")
     monkeypatch.setattr(weights, "ensure", lambda name: tmp_path / "body")
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path / "home"))
     return "tiny-mpnet"
 
 
@@ -78,6 +80,35 @@ def test_training_measures_on_every_other_split_and_saves_what_loads_again(
     model, tokenizer = load_classifier(str(tmp_path / "tone"))
     logits = model(**tokenizer(["an awful day", "a lovely day"], return_tensors="pt", padding=True)).logits
     assert logits.argmax(-1).tolist() == [0, 1]
+
+
+def test_an_adapter_is_merged_once_and_again_when_it_has_changed(
+    body: str, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[Path] = []
+    load_adapter = loading._load_adapter
+
+    def counting(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        merged.append(folder)
+        return load_adapter(folder)
+
+    monkeypatch.setattr(loading, "_load_adapter", counting)
+
+    def logits() -> list[float]:
+        load_classifier.cache_clear()
+        model, tokenizer = load_classifier(str(tmp_path / "tone"))
+        return model(**tokenizer(["a lovely day"], return_tensors="pt")).logits[0].tolist()
+
+    found = []
+    for seed in (0, 1):
+        recipe = ClassifierRecipe(("bad", "good"), body, layers=2, rank=4, epochs=2.0, batch=5, seed=seed)
+        train_classifier([rows], tmp_path / "tone", recipe, "", say=lambda line: None)
+        direct, tokenizer = load_adapter(tmp_path / "tone")
+        expected = direct(**tokenizer(["a lovely day"], return_tensors="pt")).logits[0].tolist()
+        found += [logits(), logits()]
+        assert found[-1] == found[-2] == expected
+    assert found[0] != found[2]
+    assert len(merged) == 2
 
 
 def test_fewer_rows_are_drawn_when_a_number_is_given(body: str, rows: Path, tmp_path: Path) -> None:

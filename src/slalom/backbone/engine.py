@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
-from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from slalom.errors import SlalomError
 from slalom.types import Tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Rows = TypeVar("Rows", torch.Tensor, list[int] | torch.Tensor)
 
@@ -115,6 +117,9 @@ class Engine(Protocol):
         It may overwrite `memory`, what an earlier rollout left of the same rows; without it, it starts at the prompts.
         """
 
+    def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
+        """The LM's log-probability of every token [B, n] of continuations given whole: [B, n] float32."""
+
 
 class TransformersEngine:
     """The reference engine: the unmodified Hugging Face model, eager."""
@@ -144,6 +149,17 @@ class TransformersEngine:
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
         """A rollout in room set aside beforehand, so that nothing grows while it runs."""
         return _TransformersPass(self.model, prefix, rows, room, memory)
+
+    def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
+        """All positions in one pass."""
+        mask = torch.cat([prompts.mask, torch.ones_like(tokens)], dim=1)
+        out = self.model(
+            input_ids=torch.cat([prompts.ids, tokens], dim=1),
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+            logits_to_keep=tokens.shape[1] + 1,
+        )
+        return out.logits[:, :-1].float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
 
 class _TransformersPass:

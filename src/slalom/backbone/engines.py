@@ -5,25 +5,31 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import Literal, get_args
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Literal, get_args
 
 from slalom.backbone import cache
 from slalom.backbone.engine import Engine, TransformersEngine
 from slalom.backbone.placement import is_settled
+from slalom.backbone.saved import SavedModel
 from slalom.errors import SlalomError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 EngineName = Literal["auto", "torch", "openvino"]
 FAILURES = Path("openvino") / "failed"  # in the cache folder: a file for every model that could not be converted
 
 
-def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
-    """The named engine; `auto` is openvino where it is installed and measured faster on this machine, else torch."""
+def engine_for(model: PreTrainedModel | SavedModel, name: EngineName) -> Engine:
+    """The named engine; `auto` is openvino where it is installed and measured faster on this machine, else torch.
+
+    Torch needs a saved model's weights at once, openvino only to convert them.
+    """
     known_engine(name)
-    possible = model.device.type == "cpu" and not is_settled(model) and has_openvino()
+    settled = not isinstance(model, SavedModel) and is_settled(model)
+    possible = model.device.type == "cpu" and not settled and has_openvino()
     if name == "torch" or (name == "auto" and not possible):
-        return TransformersEngine(model)
+        return _torch_engine(model)
     if not has_openvino():
         raise SlalomError("the openvino engine is not installed; pip install 'slalom[openvino]', or use torch")
     from slalom.backbone.openvino_engine import prepare
@@ -33,9 +39,13 @@ def engine_for(model: PreTrainedModel, name: EngineName) -> Engine:
     except SlalomError:
         if name == "openvino":
             raise
-        return TransformersEngine(model)
+        return _torch_engine(model)
     faster = prepared.milliseconds["openvino"] < prepared.milliseconds["torch"]
-    return prepared.engine if faster or name == "openvino" else TransformersEngine(model)
+    return prepared.engine if faster or name == "openvino" else _torch_engine(model)
+
+
+def _torch_engine(model: PreTrainedModel | SavedModel) -> Engine:
+    return TransformersEngine(model.model if isinstance(model, SavedModel) else model)
 
 
 def known_engine(name: str) -> EngineName:

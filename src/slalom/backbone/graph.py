@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from slalom.backbone.engine import Prefix
 from slalom.backbone.passes import count_passes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class GraphPass:

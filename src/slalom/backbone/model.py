@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from slalom.backbone import progress, telling, weights
 from slalom.backbone.engine import Engine
-from slalom.backbone.engines import EngineName, engine_for
+from slalom.backbone.engines import EngineName, engine_for, has_openvino
 from slalom.backbone.passes import count_passes
 from slalom.backbone.placement import is_settled, known_device, known_dtype, place
 from slalom.backbone.rollout import Prompts
+from slalom.backbone.saved import Facts, SavedModel, is_quantised, known_as, read_tokenizer
 from slalom.backbone.telling import Message
-from slalom.backbone.vocabulary import Vocabulary, text_reader
+from slalom.backbone.vocabulary import LaterTable, Vocabulary, text_reader
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DEFAULT = "smollm2-135m-instruct"
 ROLES = ("system", "user", "assistant", "tool", "developer")
@@ -39,36 +45,59 @@ class Reading(NamedTuple):
 
 
 class LanguageModel:
-    """An unmodified Hugging Face causal LM with its tokenizer."""
+    """An unmodified Hugging Face causal LM with its tokenizer.
+
+    A saved model's weights are read when an engine, or anything else, first asks for `model`.
+    """
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: PreTrainedModel | SavedModel,
         tokenizer: PreTrainedTokenizerBase,
         name: str | None = None,
         engine: EngineName = "torch",
         vocabulary: Vocabulary | None = None,
     ) -> None:
-        self.model = model.eval()
+        self._given = model if isinstance(model, SavedModel) else model.eval()
         self.tokenizer = tokenizer
-        self.name = name or model.config.name_or_path or type(model).__name__
+        self.name = name or known_as(model)
         self.engine = engine_for(model, engine)
-        self.vocabulary = vocabulary or Vocabulary(
-            tokenizer, model.get_input_embeddings().weight.detach(), _eos(model, tokenizer)
-        )
+        self.vocabulary = vocabulary or Vocabulary(tokenizer, self._embeddings(), self._eos())
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model itself, in evaluation mode."""
+        return self._given.model if isinstance(self._given, SavedModel) else self._given
+
+    @property
+    def facts(self) -> Facts:
+        """What its config says."""
+        given = self._given
+        return given.facts if isinstance(given, SavedModel) else Facts.of(given.config, given.generation_config)
+
+    def _embeddings(self) -> torch.Tensor | LaterTable:
+        """The input table, or what is known of it before the weights are read."""
+        if not isinstance(self._given, SavedModel):
+            return self._given.get_input_embeddings().weight.detach()
+        return LaterTable(self.facts.vocabulary, self.device, lambda: self.model.get_input_embeddings().weight.detach())
+
+    def _eos(self) -> tuple[int, ...]:
+        """Every id that ends a text: the tokenizer's too."""
+        own = self.tokenizer.eos_token_id
+        return tuple(dict.fromkeys([*self.facts.eos, *([] if own is None else [own])]))
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        return self._given.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.model.dtype
+        return self._given.dtype
 
     @property
     def context(self) -> int | None:
         """How many tokens the model can read, if its config says so."""
-        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        return self.facts.context
 
     def encode(self, text: str, length: int) -> Prompt:
         """A prompt that `length` tokens are to follow."""
@@ -76,7 +105,7 @@ class LanguageModel:
             raise SlalomError("the prompt is empty; give at least one word to continue")
         ids = text_reader(self.tokenizer, [text])(text)["input_ids"]
         bos = self.tokenizer.bos_token_id
-        if bos is not None and bos not in ids[:1] and self.model.config.model_type.startswith(NEEDS_BOS):
+        if bos is not None and bos not in ids[:1] and self.facts.model_type.startswith(NEEDS_BOS):
             ids = [bos, *ids]
         return self._fitting(Prompt(text, tuple(ids)), length)
 
@@ -172,15 +201,11 @@ class LanguageModel:
 
     @torch.inference_mode()
     def log_probs(self, draft: Draft) -> torch.Tensor:
-        """The LM's log-probability of every token of a draft and of its EOS, computed afresh in one pass: [B, n]."""
-        rows = draft.tokens.tolist()
-        inputs = self.pad([prompt.ids + tuple(row) for prompt, row in zip(draft.prompts, rows, strict=True)])
-        positions = (inputs.mask.cumsum(-1) - 1).clamp(min=0)
-        n = draft.tokens.shape[1]
-        out = self.model(input_ids=inputs.ids, attention_mask=inputs.mask, position_ids=positions, logits_to_keep=n + 1)
-        all_log_probs = out.logits[:, :-1].float().log_softmax(-1)
-        charged = torch.arange(n, device=self.device) < (draft.lengths + draft.ended)[:, None]
-        return all_log_probs.gather(-1, draft.tokens[..., None])[..., 0].masked_fill(~charged, 0.0)
+        """The LM's log-probability of every token of a draft and of its EOS, computed afresh by its engine: [B, n]."""
+        found = self.engine.log_probs(self.pad([prompt.ids for prompt in draft.prompts]), draft.tokens)
+        places = torch.arange(draft.tokens.shape[1], device=self.device)
+        charged = places < (draft.lengths + draft.ended)[:, None]
+        return found.masked_fill(~charged, 0.0)
 
     @torch.inference_mode()
     def likeliest(self, prompt: Prompt, words: list[str]) -> str:
@@ -230,6 +255,43 @@ class LanguageModel:
         return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
 
 
+class _Source(NamedTuple):
+    """Where a model lies, and what is asked of it."""
+
+    name: str
+    path: str  # a folder, or a hub name
+    dtype: torch.dtype
+    device: torch.device
+    device_map: DeviceMap | None
+    settles: bool  # whether a quantised model may stay where transformers puts it
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        with _load_errors(self.name), progress.quiet_transformers():
+            return read_tokenizer(self.path)
+
+    def model(self) -> PreTrainedModel:
+        with _load_errors(self.name), progress.quiet_transformers():
+            model = AutoModelForCausalLM.from_pretrained(self.path, dtype=self.dtype, device_map=self.device_map)
+        if not self.settles and is_settled(model):
+            raise SlalomError(
+                f"{self.name!r} is quantised, and transformers places it; leave device out, or give a device_map"
+            )
+        if self.device_map is None:
+            place(model, self.device)
+        return model
+
+    def saved(self) -> SavedModel | None:
+        """The model left on disk, if it is a folder to run on the CPU that torch may change as it likes."""
+        folder = Path(self.path)
+        if self.device.type != "cpu" or self.device_map is not None or not folder.is_dir():
+            return None
+        with _load_errors(self.name), progress.quiet_transformers():
+            saved = SavedModel(folder, self.dtype, self.model)
+            return (
+                None if is_quantised(folder) or not saved.facts else saved
+            )  # a config that cannot be read is told now
+
+
 def load_parts(
     name: str,
     dtype: str | torch.dtype | None = None,
@@ -241,29 +303,51 @@ def load_parts(
     It goes to the device, to the best one if none is given; a quantised one stays where transformers puts it, and one
     with a device map (accelerate's: auto, say) where that says.
     """
+    source = _source(name, dtype, device, device_map)
+    tokenizer = source.tokenizer()
+    return source.model(), tokenizer
+
+
+def open_parts(
+    name: str,
+    dtype: str | torch.dtype | None,
+    device: str | torch.device | None,
+    device_map: DeviceMap | None,
+    engine: EngineName,
+) -> tuple[PreTrainedModel | SavedModel, PreTrainedTokenizerBase]:
+    """The same, but the weights stay on disk until they are asked for where the engine may do without them."""
+    source = _source(name, dtype, device, device_map)
+    tokenizer = source.tokenizer()
+    saved = source.saved() if engine != "torch" and has_openvino() else None
+    return saved or source.model(), tokenizer
+
+
+def _source(
+    name: str, dtype: str | torch.dtype | None, device: str | torch.device | None, device_map: DeviceMap | None
+) -> _Source:
+    """What was asked for, checked; an embedded model is fetched first."""
     if device is not None and device_map is not None:
         raise SlalomError("device and device_map exclude each other; give one of them")
     chosen = best_device() if device is None else known_device(device)
     precision = best_dtype(chosen) if dtype is None else known_dtype(dtype)
     weights.check_path(name)
-    source = str(weights.ensure(name)) if name in weights.WEIGHTS else name
-    if Path(source).is_dir() and not (Path(source) / "config.json").is_file():
+    path = str(weights.ensure(name)) if name in weights.WEIGHTS else name
+    if Path(path).is_dir() and not (Path(path) / "config.json").is_file():
         raise SlalomError(f"{name!r} is a folder without a config.json; give a model saved by save_pretrained")
+    return _Source(name, path, precision, chosen, device_map, settles=device is None)
+
+
+@contextlib.contextmanager
+def _load_errors(name: str) -> Iterator[None]:
+    """What transformers says of a model it cannot load, in a sentence with the choices."""
     try:
-        with progress.quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(source)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=precision, device_map=device_map)
+        yield
     except (OSError, ValueError, KeyError) as error:
         choices = ", ".join(weights.language_models())
         raise SlalomError(
             f"no language model could be loaded from {name!r} ({_first_sentence(error)}); "
             f"give an embedded one ({choices}), a folder saved by save_pretrained, or a hub name this machine can reach"
         ) from error
-    if device is not None and is_settled(model):
-        raise SlalomError(f"{name!r} is quantised, and transformers places it; leave device out, or give a device_map")
-    if device_map is None:
-        place(model, chosen)
-    return model, tokenizer
 
 
 def best_device() -> torch.device:
@@ -283,14 +367,6 @@ def _cpu_multiplies_bfloat16() -> bool:
     """Whether the CPU has instructions for it (AVX-512 alone does not); no where this torch cannot tell."""
     asked: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(asked.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-
-
-def _eos(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Every id that ends a text: a config may name several."""
-    said: list[Any] = [model.generation_config.eos_token_id if model.generation_config else None]
-    said += [model.config.get_text_config().eos_token_id, tokenizer.eos_token_id]
-    flat = [token for one in said for token in (one if isinstance(one, (list, tuple)) else [one]) if token is not None]
-    return tuple(dict.fromkeys(flat))
 
 
 def _first_sentence(error: Exception) -> str:

@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from slalom.backbone import cache, progress
-from slalom.backbone.openvino_engine import silent_nncf
 from slalom.errors import SlalomError
 
 LENGTHS = 8  # inputs are padded to multiples of this, so that few shapes are met
@@ -78,7 +77,9 @@ def _fingerprint(model: nn.Module, encode: Encode, example: dict[str, torch.Tens
 
 @torch.inference_mode()
 def _make(encode: Encode, example: dict[str, torch.Tensor], target: Path) -> None:
-    """Convert and check against the original."""
+    """Convert, check against the original, and time both; what that needs is slow to import, so only now."""
+    from slalom.backbone.openvino_conversion import silent_nncf
+
     with progress.spinner("converting a classifier for openvino, once"), progress.quiet_transformers(), silent_nncf():
         try:
             graph = ov.convert_model(_Encoder(encode, list(example)), example_input=tuple(example.values()))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from transformers import PreTrainedModel
 
 from slalom.backbone.hooks import in_this_thread
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Change = Callable[[torch.Tensor], torch.Tensor]  # hidden states [B, m, d] → what to add to them
 

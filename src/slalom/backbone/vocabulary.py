@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+from collections.abc import Callable
 from functools import cached_property
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -44,21 +46,41 @@ def shareable(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+class LaterTable(NamedTuple):
+    """An embedding table that is read when it is first asked for."""
+
+    size: int  # V
+    device: torch.device
+    read: Callable[[], torch.Tensor]  # [V, d]
+
+
 class Vocabulary:
     """A tokenizer and the embedding table that goes with it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, embeddings: torch.Tensor, eos: tuple[int, ...]) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, embeddings: torch.Tensor | LaterTable, eos: tuple[int, ...]
+    ) -> None:
         self.tokenizer = shareable(tokenizer)
-        self.embeddings = embeddings  # [V, d], the LM's input table; V may exceed the tokenizer's size
+        self._table = embeddings
         self.eos = eos
         self.pad = next(
             token for token in (tokenizer.pad_token_id, *eos, tokenizer.bos_token_id, 0) if token is not None
         )
 
     @property
+    def embeddings(self) -> torch.Tensor:
+        """The LM's input table, [V, d]; V may exceed the tokenizer's size."""
+        return self._table.read() if isinstance(self._table, LaterTable) else self._table
+
+    @property
     def size(self) -> int:
         """V, the number of logits."""
-        return self.embeddings.shape[0]
+        return self._table.size if isinstance(self._table, LaterTable) else len(self._table)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the LM's inputs belong."""
+        return self._table.device
 
     def pieces(self, text: str) -> list[int]:
         """A text's tokens and nothing else: no control token, whatever the text spells."""
@@ -116,7 +138,11 @@ class Vocabulary:
     @cached_property
     def texts(self) -> list[str]:
         """Each token's own text, [V]; empty for special and unused ids."""
-        known = self.decode([[token] for token in range(min(self.size, len(self.tokenizer)))])
+        listed = [[token] for token in range(min(self.size, len(self.tokenizer)))]
+        if self.tokenizer.is_fast:  # the same without transformers' own handling of every list
+            known = self.tokenizer.backend_tokenizer.decode_batch(listed, skip_special_tokens=True)
+        else:
+            known = self.decode(listed)
         return known + [""] * (self.size - len(known))
 
     @cached_property
@@ -126,7 +152,7 @@ class Vocabulary:
         special[[token for token in (*self.tokenizer.all_special_ids, *self.eos) if token < self.size]] = True
         special[[token for token in self.tokenizer.added_tokens_decoder if token < self.size]] = True
         special[len(self.tokenizer) :] = True
-        return special.to(self.embeddings.device)
+        return special.to(self.device)
 
     @cached_property
     def byte_tokens(self) -> frozenset[int]:
@@ -148,12 +174,12 @@ class Vocabulary:
     def newline(self) -> torch.Tensor:
         """bool [V]: tokens with a line break in them."""
         broken = [any(mark in text for mark in "\n\r\v\f\x85\u2028\u2029") for text in self.texts]
-        return torch.tensor(broken, device=self.embeddings.device)
+        return torch.tensor(broken, device=self.device)
 
     @cached_property
     def incomplete(self) -> torch.Tensor:
         """bool [V]: tokens that are no text of their own (half a character, nothing at all)."""
-        return torch.tensor([not text or "\ufffd" in text for text in self.texts], device=self.embeddings.device)
+        return torch.tensor([not text or "\ufffd" in text for text in self.texts], device=self.device)
 
     @cached_property
     def banned_fixed(self) -> torch.Tensor:

@@ -31,8 +31,9 @@ def candidate_table(
 def pieces_of(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """The classifier's pieces of each LM token's text."""
     asked = [text or " " for text in texts]
-    parts = (asked[start : start + PART] for start in range(0, len(asked), PART))
-    ids = [own for part in parts for own in tokenizer(part, add_special_tokens=False)["input_ids"]]
+    # Not by calling the tokenizer, which makes a dictionary of every text's marks: there is a text for every token.
+    found = tokenizer.backend_tokenizer.encode_batch_fast(asked, add_special_tokens=False)
+    ids = [one.ids for one in found]
     known = tokenizer.get_vocab()
     names = {number: name for name, number in known.items()}
     for own, text in zip(ids, texts, strict=True):

@@ -55,7 +55,7 @@ class Avoid(Custom):
         """The words, however they are put together from tokens."""
         if vocabulary not in self._tokens:
             held = torch.tensor([self.found("", text) for text in vocabulary.texts])
-            self._tokens[vocabulary] = held.to(vocabulary.embeddings.device)
+            self._tokens[vocabulary] = held.to(vocabulary.device)
         return Forbidden(self._tokens[vocabulary], _Checker(self, vocabulary).written)
 
 

@@ -54,7 +54,7 @@ class EndsWithSentence(Custom):
         """1 for every token whose own text ends a sentence: [V]."""
         if vocabulary not in self._enders:
             marks = torch.tensor([float(ends_sentence(text)) for text in vocabulary.texts])
-            self._enders[vocabulary] = marks.to(vocabulary.embeddings.device)
+            self._enders[vocabulary] = marks.to(vocabulary.device)
         return self._enders[vocabulary]
 
 

@@ -10,10 +10,13 @@ from statistics import fmean, median
 from typing import Any
 
 from slalom.api import SteerableModel
+from slalom.constraints import Sentiment
 from slalom.constraints.constraint import Constraint
-from slalom.evaluation.bench import plain_generate
+from slalom.evaluation.bench_steps import plain_generate
 
 LENGTH = 20
+BOTH = "both wishes"
+TOLD: dict[str, bool | str] = {"told": "auto", "untold": False}
 Log = Callable[[str], None]
 
 
@@ -25,9 +28,64 @@ class Way:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
+class Cost:
+    """What the texts of one way cost, batch by batch."""
+
+    seconds: list[float] = field(default_factory=list)  # a text, of every batch
+    plain: list[float] = field(default_factory=list)  # the same by `generate`
+    drafts: list[int] = field(default_factory=list)  # of every text
+    satisfied: list[bool] = field(default_factory=list)
+
+    def add(self, other: Cost) -> Cost:
+        """Those of both."""
+        return Cost(*(mine + their for mine, their in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def figures(self) -> dict[str, float]:
+        """A text that is not satisfied costs its seconds and counts for nothing; missing if none is satisfied."""
+        share = sum(self.satisfied) / len(self.satisfied)
+        ratios = [took / own for took, own in zip(self.seconds, self.plain, strict=True)]
+        mean = {"mean": round(fmean(self.seconds) / fmean(self.plain) / share, 2)} if share else {}
+        return {
+            "median": round(median(ratios), 2),
+            **mean,
+            "n": len(self.satisfied),
+            "satisfied": round(share, 3),
+            "drafts": round(fmean(self.drafts), 1),
+            "seconds": round(median(self.seconds), 3),
+        }
+
+
 def reporting_prompts(count: int) -> list[str]:
     """Everyday prompts that nothing was tuned on."""
     return (files(__package__) / "data" / "reporting_prompts.txt").read_text(encoding="utf-8").splitlines()[:count]
+
+
+def satisfied_ways(
+    lm: SteerableModel, batch: int, prompts: int, peers: int, quick: bool, log: Log
+) -> dict[str, dict[str, dict[str, float]]]:
+    """The default sampler, best-of-8 and BOLT, told and untold, for both wishes.
+
+    BOLT takes long: it gets the first `peers` prompts, and nothing where those do not fill a batch. `quick` is one
+    wish, told, by the default sampler.
+    """
+    labels = ("negative",) if quick else ("negative", "positive")
+    told: dict[str, bool | str] = {"told": "auto"} if quick else TOLD
+    samplers = {"climb": "climb"} if quick else {"climb": "climb", "best-of-8": "best-of-n"}
+    ways = _ways(samplers, told)
+    wishes: dict[str, Constraint] = {label: Sentiment(label) for label in labels}
+    found = satisfied_over_generate(lm, wishes, ways, batch, prompts, log)
+    if not quick and peers >= batch:
+        found |= satisfied_over_generate(lm, wishes, _ways({"bolt": "bolt"}, told), batch, peers, log)
+    return found
+
+
+def _ways(samplers: dict[str, str], told: dict[str, bool | str]) -> tuple[Way, ...]:
+    return tuple(
+        Way(f"{name}, {how}", {"sampler": sampler, "tell": tell})
+        for name, sampler in samplers.items()
+        for how, tell in told.items()
+    )
 
 
 def satisfied_over_generate(
@@ -38,45 +96,38 @@ def satisfied_over_generate(
     prompts: int,
     log: Log,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """For every wish and way: seconds a satisfied text over plain greedy `generate` of as many tokens and texts.
+    """For every way and wish, and for all wishes together: seconds of a satisfied text over plain greedy `generate`.
 
-    Every batch of prompts is written by `generate` and then by every way in turn. A text that is not satisfied costs
-    its seconds and counts for nothing.
+    Every batch of prompts is written by `generate`, as many tokens and texts, and then by every way in turn. The
+    median is over batches, each against its own `generate`; the mean counts satisfied texts alone.
     """
     listed = reporting_prompts(prompts)
     batches = [listed[start : start + batch] for start in range(0, len(listed), batch)]
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    costs: dict[str, dict[str, Cost]] = {way.name: {} for way in ways}
     for wish, constraint in constraints.items():
-        seconds: dict[str, list[float]] = {way.name: [] for way in ways}
-        plain: list[float] = []
-        drafts: dict[str, list[int]] = {way.name: [] for way in ways}
-        satisfied = dict.fromkeys(seconds, 0)
         _warm_up(lm, constraint, ways, batches[0])
         for number, some in enumerate(batches):
-            log(f"a satisfied text, {wish}, batch {batch}: {number + 1} of {len(batches)}")
+            log(f"a satisfied text on {lm.engine.name}, {wish}, batch {batch}: {number + 1} of {len(batches)}")
             started = time.perf_counter()
             plain_generate(lm, lm.model, some, LENGTH)
-            plain.append((time.perf_counter() - started) / len(some))
+            plain = (time.perf_counter() - started) / len(some)
             for way in ways:
                 started = time.perf_counter()
                 rows = lm.steer(some, constraint, length=LENGTH, **way.options).rows
-                seconds[way.name].append((time.perf_counter() - started) / len(some))
-                drafts[way.name] += [row.steps for row in rows]
-                satisfied[way.name] += sum(row.satisfied for row in rows)
-        found[wish] = {
-            way.name: {
-                "seconds": round(median(seconds[way.name]), 3),
-                "over_generate": round(
-                    fmean(seconds[way.name]) / fmean(plain) / (max(satisfied[way.name], 1) / len(listed)), 2
-                ),
-                "over_generate_median": round(
-                    median(took / own for took, own in zip(seconds[way.name], plain, strict=True)), 2
-                ),
-                "satisfied": satisfied[way.name] / len(listed),
-                "drafts": round(fmean(drafts[way.name]), 1),
-            }
-            for way in ways
-        }
+                took = (time.perf_counter() - started) / len(some)
+                cost = Cost([took], [plain], [row.steps for row in rows], [row.satisfied for row in rows])
+                costs[way.name][wish] = costs[way.name].get(wish, Cost()).add(cost)
+    return {name: _figures(by_wish) for name, by_wish in costs.items()}
+
+
+def _figures(by_wish: dict[str, Cost]) -> dict[str, dict[str, float]]:
+    """Those of each wish, and of all together if there are several."""
+    found = {wish: cost.figures() for wish, cost in by_wish.items()}
+    if len(by_wish) > 1:
+        whole = Cost()
+        for cost in by_wish.values():
+            whole = whole.add(cost)
+        found[BOTH] = whole.figures()
     return found
 
 

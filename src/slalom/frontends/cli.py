@@ -396,27 +396,37 @@ def bench(
     model: Annotated[str, typer.Option(help="An embedded model, a folder or a hub name.")] = "smollm2-135m-instruct",
     engines: Annotated[str | None, typer.Option(help="Which to compare; all that are installed if left out.")] = None,
     batches: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,20",
-    repeats: Annotated[int, typer.Option(help="Measured turns of each contender.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="One turn and no scaling: to see that it runs.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Measured turns of each contender.")] = 5,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts that satisfied texts are written for.")] = 30,
+    peers: Annotated[int, typer.Option(min=0, help="How many of them BOLT gets, which takes long; 0 for none.")] = 3,
+    start: Annotated[bool, typer.Option("--start", help="Only the time from the command to its first draft.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One turn, one prompt, no scaling: to see that it runs.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="A folder for bench.json and bench.png.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
 ) -> None:
-    """Measure how fast this machine steers: a DAB step against plain generation, by engine and batch.
+    """Measure how fast this machine steers: steps, satisfied texts, memory and start against plain generation.
 
     Examples:
 
         slalom bench
 
         slalom bench --batches 1,8,20 --out docs/results/bench
+
+        slalom bench --start
     """
     from slalom.backbone.engines import installed, known_engine
     from slalom.evaluation.bench import BenchSettings, measure
     from slalom.evaluation.bench_plot import draw_bench
+    from slalom.evaluation.bench_start import time_start
 
     named = [known_engine(name.strip()) for name in engines.split(",")] if engines else installed()
     chosen = tuple(dict.fromkeys(["torch", *(name for name in named if name != "auto")]))
     sizes = _numbers("batches", batches)
-    settings = BenchSettings(model, chosen, sizes, 1 if quick else repeats, scaling=not quick)
+    settings = BenchSettings(
+        model, chosen, sizes, 1 if quick else repeats, 1 if quick else prompts, 0 if quick else peers, quick
+    )
     console = Console(stderr=True, highlight=False)
     with console.status("loading") as status:
 
@@ -425,8 +435,8 @@ def bench(
             if not console.is_terminal:
                 console.print(f"measuring: {now}")
 
-        found = measure(settings, say)
-    if out is not None:
+        found = {"start": time_start(model, "auto", settings.repeats)} if start else measure(settings, say)
+    if out is not None and not start:
         out.mkdir(parents=True, exist_ok=True)
         (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         try:

@@ -1,0 +1,53 @@
+"""What a satisfied text costs: unsatisfied ones cost their time and count for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from slalom.api import SteerableModel
+from slalom.constraints import Keywords
+from slalom.evaluation import satisfied
+from slalom.evaluation.satisfied import BOTH, Cost, Way, satisfied_over_generate, satisfied_ways
+
+
+def test_the_mean_is_a_satisfied_texts_and_the_median_a_batchs() -> None:
+    cost = Cost(seconds=[2.0, 4.0, 9.0], plain=[1.0, 1.0, 1.0], drafts=[4, 4, 40], satisfied=[True, True, False])
+    found = cost.figures()
+    assert found["median"] == 4.0
+    assert found["mean"] == pytest.approx(5 * 3 / 2)
+    assert (found["n"], found["satisfied"], found["drafts"]) == (3, 0.667, 16.0)
+
+
+def test_the_mean_is_missing_where_nothing_is_satisfied() -> None:
+    assert "mean" not in Cost([1.0], [1.0], [1], [False]).figures()
+
+
+def test_every_way_is_measured_for_every_wish_and_for_all_together(llama: SteerableModel) -> None:
+    wishes = {word: Keywords([word]) for word in ("soup", "rain")}
+    ways = (Way("climb", {"steps": 8, "tell": False}), Way("plain", {"sampler": "none", "tell": False}))
+    found = satisfied_over_generate(llama, wishes, ways, 2, 3, lambda line: None)
+    assert list(found) == ["climb", "plain"]
+    assert list(found["climb"]) == list(found["plain"]) == ["soup", "rain", BOTH]
+    assert [rows["n"] for rows in found["climb"].values()] == [3, 3, 6]
+    assert found["plain"]["soup"]["drafts"] == 1.0
+    assert found["climb"]["soup"]["satisfied"] == 1.0
+
+
+@pytest.mark.parametrize(("peers", "batch", "bolt"), [(3, 1, True), (3, 20, False), (20, 20, True), (0, 1, False)])
+def test_bolt_gets_few_prompts_and_none_that_do_not_fill_a_batch(
+    peers: int, batch: int, bolt: bool, llama: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, int] = {}
+
+    def note(
+        lm: object, wishes: object, ways: tuple[Way, ...], batch: int, prompts: int, log: object
+    ) -> dict[str, int]:
+        asked.update((way.name, prompts) for way in ways)
+        return {}
+
+    monkeypatch.setattr(satisfied, "satisfied_over_generate", note)
+    monkeypatch.setattr(satisfied, "Sentiment", lambda label: Keywords([label]))
+    satisfied_ways(llama, batch, 30, peers, False, lambda line: None)
+    plain = {f"{name}, {told}" for name in ("climb", "best-of-8") for told in ("told", "untold")}
+    assert {name for name, count in asked.items() if count == 30} == plain
+    assert (asked.get("bolt, told") == peers) is bolt
