@@ -81,8 +81,8 @@ def _timed_passes(lm: LanguageModel, seconds: dict[str, float]) -> Iterator[list
         run = original(*args)
         read = run.read
 
-        def counted(position: int, tokens: Any, rows: int) -> Any:
-            decoded.append(rows)
+        def counted(position: int, tokens: Any, rows: Any) -> Any:
+            decoded.append(len(rows))
             return read(position, tokens, rows)
 
         setattr(run, "read", counted)  # noqa: B010
