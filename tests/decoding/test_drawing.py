@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from transformers import TopPLogitsWarper
 
 from slalom.api import SteerableModel
 from slalom.backbone.rollout import Limits, rollout
 from slalom.constraints.classifier import Classifier
-from slalom.decoding.drawing import Drawing, nucleus
+from slalom.decoding.drawing import HEAD, Drawing, nucleus
 from slalom.decoding.randomness import Rng
 
 SEEDS = 20_000
@@ -30,6 +31,16 @@ def test_the_nucleus_is_the_fewest_tokens_that_suffice() -> None:
     scores = torch.tensor([[0.15, 0.5, 0.05, 0.3]]).log()
     for share, expected in ((0.45, [1]), (0.6, [1, 3]), (0.96, [0, 1, 2, 3]), (1.0, [0, 1, 2, 3])):
         assert nucleus(scores, torch.tensor([share])).isfinite().nonzero()[:, 1].tolist() == expected
+
+
+def test_the_nucleus_is_that_of_transformers_whether_few_tokens_suffice_or_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sharp, flat = torch.randn(3, 5000, generator=generator) * 4, torch.randn(3, 5000, generator=generator) * 0.1
+    scores = torch.cat([sharp, flat])
+    expected = TopPLogitsWarper(0.9)(None, scores)
+    assert (expected[:3].isfinite().sum(-1) < HEAD).all()
+    assert (expected[3:].isfinite().sum(-1) > HEAD).all()
+    assert nucleus(scores, torch.full((6,), 0.9)).equal(expected)
 
 
 def test_nothing_outside_the_nucleus_is_ever_drawn() -> None:

@@ -11,7 +11,7 @@ from slalom.types import Tokens
 
 HIDDEN = -1e9  # added to the attention scores of what must not be seen
 STEADY = 4  # rows to fill up to at the most: more would make a single text slow
-TOGETHER = 16  # rows of a request: more are hardly faster a row, and all of them wait for the last
+TOGETHER = 32  # rows of a request: more are hardly faster a row, and all of them wait for the last
 
 
 def prefill(compiled: ov.CompiledModel, least: int, prompts: Tokens) -> Prefix:
@@ -29,17 +29,16 @@ def steady_rows(compiled: ov.CompiledModel) -> int | None:
     OpenVINO takes another kernel for a single row than for several where it quantises activations. None if there is no
     such number.
     """
-    first = {}
-    for count in range(1, TOGETHER + 1):
+    first, sizes = {}, [*range(1, STEADY + 2), TOGETHER // 2, TOGETHER]
+    for count in sizes:
         ids = (torch.arange(count * 5).view(count, 5) * 7) % 10 + 1
         prefix = prefill(compiled, 1, Tokens(ids[:, :3], torch.ones_like(ids[:, :3])))
         run = OpenVINOPass(compiled, 1, prefix, torch.arange(count), 2, None)
         reads = [run.read(position, ids[:, 3 + position], torch.arange(count))[0] for position in range(2)]
         first[count] = torch.stack([prefix.logits[0], *reads])
-    steady = TOGETHER
-    while steady and first[steady].equal(first[TOGETHER]):
-        steady -= 1
-    return steady + 1 if steady < STEADY else None
+    others = [count for count in sizes if not first[count].equal(first[TOGETHER])]
+    steady = 1 + max(others, default=0)
+    return steady if steady <= STEADY else None
 
 
 class OpenVINOPass:
@@ -157,5 +156,5 @@ def _filled_up(tensor: torch.Tensor, least: int) -> torch.Tensor:
 def _seen(mask: torch.Tensor, new: int) -> torch.Tensor:
     """What the last `new` of the columns [B, m] may look at, as numbers to add: float32 [B, 1, new, m]."""
     columns = torch.arange(mask.shape[1])
-    visible = (columns <= columns[-new:, None]) & mask[:, None].bool()  # [B, new, m]
-    return torch.where(visible, 0.0, HIDDEN)[:, None]
+    hidden = (columns > columns[-new:, None]) | ~mask[:, None].bool()  # [B, new, m]
+    return hidden.to(torch.float32)[:, None] * HIDDEN  # whatever torch's default is while something else is loaded
