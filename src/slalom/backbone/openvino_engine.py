@@ -47,6 +47,7 @@ class OpenVINOEngine:
 
     def __init__(self, folder: Path, keep: bool = True) -> None:
         self.compiled = _compile(folder, keep)
+        self._turn = threading.Lock()
         threading.Thread(target=self._warm_up).start()
 
     @torch.inference_mode()
@@ -57,14 +58,14 @@ class OpenVINOEngine:
 
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
-        request = _Request(self.compiled)
+        request = _Request(self.compiled, self._turn)
         positions = (prompts.mask.cumsum(-1) - 1).clamp(min=0)
         logits = request.read(prompts.ids, _seen(prompts.mask, prompts.ids.shape[1]), positions)
         return Prefix(request.memory, prompts.mask, logits)
 
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
         """A rollout in a request of its own, so that several may run side by side."""
-        return _OpenVINOPass(_Request(self.compiled), prefix, rows, room, memory or prefix.memory.select(rows))
+        return _OpenVINOPass(_Request(self.compiled, self._turn), prefix, rows, room, memory or prefix.memory.select(rows))
 
     def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
         """Position by position: the graph gives the last one's logits alone."""
@@ -101,21 +102,29 @@ class _OpenVINOPass:
 
 
 class _Request:
-    """One inference request and its states."""
+    """One inference request and its states.
 
-    def __init__(self, compiled: ov.CompiledModel) -> None:
-        self.request = compiled.create_infer_request()
-        self.states = sorted(self.request.query_state(), key=lambda state: int(state.name.rsplit(".", 1)[1]))
+    Requests of a graph run one after the other anyway. Here they take turns with everything they do: two threads that
+    set their inputs at the same moment can wait for each other forever, one for the graph and one for Python.
+    """
+
+    def __init__(self, compiled: ov.CompiledModel, turn: threading.Lock) -> None:
+        self.turn = turn
+        with turn:
+            self.request = compiled.create_infer_request()
+            self.states = sorted(self.request.query_state(), key=lambda state: int(state.name.rsplit(".", 1)[1]))
 
     @property
     def memory(self) -> Memory:
         """A copy of the states."""
-        return Memory([torch.from_numpy(np.array(state.state.data)) for state in self.states])
+        with self.turn:
+            return Memory([torch.from_numpy(np.array(state.state.data)) for state in self.states])
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        for state, tensor in zip(self.states, memory.tensors, strict=True):
-            state.state = ov.Tensor(tensor.contiguous().numpy())
+        with self.turn:
+            for state, tensor in zip(self.states, memory.tensors, strict=True):
+                state.state = ov.Tensor(tensor.contiguous().numpy())
 
     def read(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The logits [B, V] after the last of these tokens."""
@@ -125,8 +134,9 @@ class _Request:
             "position_ids": positions.contiguous().numpy(),
             "beam_idx": np.arange(len(ids), dtype=np.int32),
         }
-        self.request.infer(inputs)
-        return torch.from_numpy(np.array(self.request.get_output_tensor(0).data))
+        with self.turn:
+            self.request.infer(inputs)
+            return torch.from_numpy(np.array(self.request.get_output_tensor(0).data))
 
 
 def _seen(mask: torch.Tensor, new: int) -> torch.Tensor:
