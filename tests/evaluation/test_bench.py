@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from slalom.api import SteerableModel
 from slalom.constraints import Keywords
 from slalom.decoding.climb import Climb
-from slalom.evaluation import bench_start
-from slalom.evaluation.bench_memory import RESET, _megabytes, _start_afresh
+from slalom.evaluation import bench_memory, bench_start
+from slalom.evaluation.bench_memory import RESET, Taken, megabytes, memory_over_generate, start_afresh
 from slalom.evaluation.bench_plot import START
 from slalom.evaluation.bench_profile import _timed_calls, _timed_passes
 from slalom.evaluation.bench_steps import Stepper, time_in_turns
@@ -62,18 +62,30 @@ def test_the_bench_of_a_tiny_model_has_every_figure_and_a_picture(folder: Path, 
 @pytest.mark.skipif(not RESET.exists(), reason="this system does not say how much memory a process took")
 def test_memory_is_what_a_run_takes_above_what_stood_before_it() -> None:
     taken: list[bytearray] = []
-    before = _start_afresh()
+    before = start_afresh()
     assert before is not None
     taken.append(bytearray(b"1") * (64 << 20))
     taken.clear()
-    peak = _megabytes("VmHWM")
+    peak = megabytes("VmHWM")
     assert peak is not None
     assert 60 < peak - before < 90
-    again = _start_afresh()
-    peak = _megabytes("VmHWM")
+    again = start_afresh()
+    peak = megabytes("VmHWM")
     assert again is not None
     assert peak is not None
     assert peak - again < 20  # the earlier peak is forgotten
+
+
+def test_memory_is_compared_above_loading_and_as_a_whole_and_missing_where_it_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = {"generate": Taken(500.0, 100.0), "torch": Taken(500.0, 250.0), "openvino": None}
+    monkeypatch.setattr(bench_memory, "_in_a_process", lambda name, *case: taken[name])
+    found = memory_over_generate("tiny", ("torch", "openvino"), {"batch 20": (20, 20)})
+    assert found["memory_over_generate"] == {"batch 20": {"torch": 2.5}}
+    assert found["peak_over_generate"] == {"batch 20": {"torch": 1.25}}
+    taken["generate"] = None
+    assert memory_over_generate("tiny", ("torch",), {"a": (1, 1)})["memory_over_generate"] == {"a": {}}
 
 
 def test_decoded_tokens_are_those_whose_logits_were_asked_for(llama: SteerableModel) -> None:

@@ -17,7 +17,7 @@ import torch
 from slalom.backbone import cache, openvino_pass, progress
 from slalom.backbone.engine import Memory, Pass, Prefix
 from slalom.backbone.engines import FAILURES
-from slalom.backbone.openvino_pass import OpenVINOPass
+from slalom.backbone.openvino_pass import Graph, OpenVINOPass
 from slalom.backbone.saved import SavedModel, known_as
 from slalom.errors import SlalomError
 from slalom.types import Tokens
@@ -52,7 +52,7 @@ class OpenVINOEngine:
     name = "openvino"
 
     def __init__(self, folder: Path, way: Way, keep: bool = True) -> None:
-        self.compiled, self.least_rows = compiled(folder, way.group, keep), way.least_rows
+        self.graph = Graph(compiled(folder, way.group, keep), way.least_rows, threading.Lock())
         threading.Thread(target=self._warm_up).start()
 
     @torch.inference_mode()
@@ -63,11 +63,11 @@ class OpenVINOEngine:
 
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
-        return openvino_pass.prefill(self.compiled, self.least_rows, prompts)
+        return openvino_pass.prefill(self.graph, prompts)
 
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
         """A rollout in requests of its own, so that several may run side by side."""
-        return OpenVINOPass(self.compiled, self.least_rows, prefix, rows, room, memory)
+        return OpenVINOPass(self.graph, prefix, rows, room, memory)
 
     def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
         """Position by position: the graph gives the last one's logits alone."""

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import threading
+from typing import NamedTuple
+
 import numpy as np
 import openvino as ov
 import torch
+from torch import nn
 
 from slalom.backbone.engine import Memory, Prefix
 from slalom.types import Tokens
 
 HIDDEN = -1e9  # added to the attention scores of what must not be seen
+VECTOR = 16  # numbers that a CPU adds up at once
 STEADY = 4  # rows to fill up to at the most: more would make a single text slow
 TOGETHER = 32  # rows of a request: more are hardly faster a row, and all of them wait for the last
 
 
-def prefill(compiled: ov.CompiledModel, least: int, prompts: Tokens) -> Prefix:
-    """Read the prompts once."""
-    request = _Request(compiled, least)
-    positions = (prompts.mask.cumsum(-1) - 1).clamp(min=0)
-    logits = request.read(prompts.ids, _seen(prompts.mask, prompts.ids.shape[1]), positions)
-    return Prefix(request.memory, prompts.mask, logits)
+class Graph(NamedTuple):
+    """A compiled graph, the fewest rows it is given, and whose turn it is.
+
+    Its requests run one after the other anyway. They take turns with everything they do: two threads that set their
+    inputs at the same moment can wait for each other forever, one for the graph and one for Python.
+    """
+
+    compiled: ov.CompiledModel
+    least_rows: int  # with fewer, a row's logits would not be those it gets among others
+    turn: threading.Lock
+
+
+def prefill(graph: Graph, prompts: Tokens) -> Prefix:
+    """Read the prompts once, padded to a width that differs by whole vectors at the most from that in another batch.
+
+    Sums over a row of attention scores are added up in vectors; shifted within these, their last bit changes, and with
+    it what eight-bit activations are rounded to.
+    """
+    missing = -prompts.ids.shape[1] % VECTOR
+    ids, mask = (nn.functional.pad(tensor, (missing, 0)) for tensor in prompts)
+    request, positions = _Request(graph), (mask.cumsum(-1) - 1).clamp(min=0)
+    return Prefix(logits=request.read(ids, _seen(mask, ids.shape[1]), positions), memory=request.memory, mask=mask)
 
 
 @torch.inference_mode()
@@ -29,11 +50,12 @@ def steady_rows(compiled: ov.CompiledModel) -> int | None:
     OpenVINO takes another kernel for a single row than for several where it quantises activations. None if there is no
     such number.
     """
+    graph = Graph(compiled, 1, threading.Lock())
     first, sizes = {}, [*range(1, STEADY + 2), TOGETHER // 2, TOGETHER]
     for count in sizes:
         ids = (torch.arange(count * 5).view(count, 5) * 7) % 10 + 1
-        prefix = prefill(compiled, 1, Tokens(ids[:, :3], torch.ones_like(ids[:, :3])))
-        run = OpenVINOPass(compiled, 1, prefix, torch.arange(count), 2, None)
+        prefix = prefill(graph, Tokens(ids[:, :3], torch.ones_like(ids[:, :3])))
+        run = OpenVINOPass(graph, prefix, torch.arange(count), 2, None)
         reads = [run.read(position, ids[:, 3 + position], torch.arange(count))[0] for position in range(2)]
         first[count] = torch.stack([prefix.logits[0], *reads])
     others = [count for count in sizes if not first[count].equal(first[TOGETHER])]
@@ -42,25 +64,14 @@ def steady_rows(compiled: ov.CompiledModel) -> int | None:
 
 
 class OpenVINOPass:
-    """A rollout, a few rows a request, so that those which wait for their position or are done cost little.
+    """A rollout, a few rows a request, so that those which wait for their position or are done cost little."""
 
-    A request has at least `least` rows: with fewer, a row's logits would not be those it gets among others.
-    """
-
-    def __init__(
-        self,
-        compiled: ov.CompiledModel,
-        least: int,
-        prefix: Prefix,
-        rows: torch.Tensor,
-        room: int,
-        memory: Memory | None,
-    ) -> None:
+    def __init__(self, graph: Graph, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> None:
         given = memory or prefix.memory.select(rows)
         mask = torch.cat([prefix.mask[rows], prefix.mask.new_ones(len(rows), room)], dim=1)
         positions = prefix.mask.sum(-1)[rows, None]  # [B, 1], of the continuation's first token
         self.parts = [
-            _Part(_Request(compiled, least), prefix.mask.shape[1], given.select(some), mask[some], positions[some])
+            _Part(_Request(graph), prefix.mask.shape[1], given.select(some), mask[some], positions[some])
             for some in torch.arange(len(rows)).split(TOGETHER)
         ]
 
@@ -117,21 +128,25 @@ def _over(tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
 
 
 class _Request:
-    """One inference request and its states, filled up to `least` rows with copies of the first."""
+    """One inference request and its states, filled up to the fewest rows with copies of the first."""
 
-    def __init__(self, compiled: ov.CompiledModel, least: int) -> None:
-        self.request, self.least, self.rows = compiled.create_infer_request(), least, 0
-        self.states = sorted(self.request.query_state(), key=lambda state: int(state.name.rsplit(".", 1)[1]))
+    def __init__(self, graph: Graph) -> None:
+        self.turn, self.least, self.rows = graph.turn, graph.least_rows, 0
+        with self.turn:
+            self.request = graph.compiled.create_infer_request()
+            self.states = sorted(self.request.query_state(), key=lambda state: int(state.name.rsplit(".", 1)[1]))
 
     @property
     def memory(self) -> Memory:
         """A copy of the states."""
-        return Memory([torch.from_numpy(np.array(state.state.data[: self.rows])) for state in self.states])
+        with self.turn:
+            return Memory([torch.from_numpy(np.array(state.state.data[: self.rows])) for state in self.states])
 
     @memory.setter
     def memory(self, memory: Memory) -> None:
-        for state, tensor in zip(self.states, memory.tensors, strict=True):
-            state.state = ov.Tensor(_filled_up(tensor, self.least).contiguous().numpy())
+        with self.turn:
+            for state, tensor in zip(self.states, memory.tensors, strict=True):
+                state.state = ov.Tensor(_filled_up(tensor, self.least).contiguous().numpy())
 
     def read(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The logits [B, V] after the last of these tokens."""
@@ -143,8 +158,9 @@ class _Request:
             "position_ids": _filled_up(positions, count).contiguous().numpy(),
             "beam_idx": np.arange(max(count, len(ids)), dtype=np.int32),
         }
-        self.request.infer(inputs)
-        return torch.from_numpy(np.array(self.request.get_output_tensor(0).data[: self.rows]))
+        with self.turn:
+            self.request.infer(inputs)
+            return torch.from_numpy(np.array(self.request.get_output_tensor(0).data[: self.rows]))
 
 
 def _filled_up(tensor: torch.Tensor, least: int) -> torch.Tensor:

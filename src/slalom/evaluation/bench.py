@@ -65,7 +65,7 @@ def measure(settings: BenchSettings, log: Log) -> dict[str, Any]:
     measured["satisfied_over_generate"] = {
         engine: {
             str(batch): satisfied_ways(lm, batch, settings.prompts, settings.peers, settings.quick, log)
-            for batch in settings.batches
+            for batch in (settings.batches[:1] if settings.quick else settings.batches)
         }
         for engine, lm in lms.items()
     }
@@ -79,8 +79,10 @@ def measure(settings: BenchSettings, log: Log) -> dict[str, Any]:
     most = max(settings.batches)
     cases = {f"batch {most}": (most, LENGTH), f"{LENGTHS[-1]} tokens": (1, LENGTHS[-1])}
     if settings.quick:
-        cases = {f"batch {min(settings.batches)}": (min(settings.batches), LENGTH)}
-    measured |= memory_over_generate(settings.model, settings.engines, cases)
+        cases = {f"batch {most}": (most, LENGTH)}
+    measured |= memory_over_generate(
+        settings.model, settings.engines[:1] if settings.quick else settings.engines, cases
+    )
     log("start")
     measured["start"] = time_start(settings.model, "auto", 1 if settings.quick else settings.repeats)
     return measured

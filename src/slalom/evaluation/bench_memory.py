@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slalom.backbone.engines import EngineName, known_engine
 
@@ -16,38 +18,51 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 STEPS = 12  # drafts of a text at the most: what a search holds at once does not grow with its length
 
 
+class Taken(NamedTuple):
+    """Megabytes of a process."""
+
+    standing: float  # after loading
+    above: float  # that, at the peak of the run
+
+
 def memory_over_generate(
     model: str, engines: tuple[EngineName, ...], cases: dict[str, tuple[int, int]]
 ) -> dict[str, Any]:
-    """For each case, a batch and a length: megabytes while steering over those while generating, by engine.
+    """For each case, a batch and a length, by engine: what steering takes over what `generate` takes.
 
-    What this system does not say is missing.
+    `memory_over_generate` is of the memory above what stands after loading, `peak_over_generate` of all of it. What
+    this system does not say is missing.
     """
     found = {
         case: {
-            name: peak
+            name: taken
             for name in ("generate", *engines)
-            if (peak := _in_a_process(name, model, batch, length)) is not None
+            if (taken := _in_a_process(name, model, batch, length)) is not None
         }
         for case, (batch, length) in cases.items()
     }
-    ratios = {
-        case: {name: round(peak / peaks["generate"], 2) for name, peak in peaks.items() if name != "generate"}
-        for case, peaks in found.items()
-        if peaks.get("generate")
+    return {
+        "memory_over_generate": {case: _over(rows, lambda one: one.above) for case, rows in found.items()},
+        "peak_over_generate": {case: _over(rows, lambda one: one.standing + one.above) for case, rows in found.items()},
+        "megabytes": {case: {name: one._asdict() for name, one in rows.items()} for case, rows in found.items()},
     }
-    return {"memory_over_generate": ratios, "megabytes_above_loading": found}
 
 
-def _in_a_process(name: str, model: str, batch: int, length: int) -> float | None:
-    code = f"import {__name__} as memory; memory.print_peak({name!r}, {model!r}, {batch}, {length})"
+def _over(rows: dict[str, Taken], size: Callable[[Taken], float]) -> dict[str, float]:
+    """Every engine's over that of `generate`."""
+    plain = rows.get("generate")
+    return {name: round(size(one) / size(plain), 2) for name, one in rows.items() if plain and name != "generate"}
+
+
+def _in_a_process(name: str, model: str, batch: int, length: int) -> Taken | None:
+    code = f"import {__name__} as memory; memory.print_taken({name!r}, {model!r}, {batch}, {length})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    said = run.stdout.split()[-1]
-    return None if said == "unknown" else float(said)
+    said = json.loads(run.stdout.splitlines()[-1])
+    return None if said is None else Taken(**said)
 
 
-def print_peak(name: str, model: str, batch: int, length: int) -> None:
-    """Load, write a short text, then steer (by an engine) or `generate`: megabytes above what stood before that."""
+def print_taken(name: str, model: str, batch: int, length: int) -> None:
+    """Load, write a short text, then steer (by an engine) or `generate`: what stood before that, and the peak above."""
     from slalom.api import load
     from slalom.constraints import Sentiment
     from slalom.evaluation.bench_steps import PROMPT, plain_generate
@@ -64,13 +79,16 @@ def print_peak(name: str, model: str, batch: int, length: int) -> None:
             lm.steer(prompts, wish, length=length, steps=STEPS)
 
     run([PROMPT], 4)  # what is made once
-    before = _start_afresh()
+    standing = start_afresh()
     run([PROMPT] * batch, length)
-    peak = _megabytes("VmHWM")
-    print("unknown" if before is None or peak is None else round(peak - before, 1))
+    peak = megabytes("VmHWM")
+    if standing is None or peak is None:
+        print(json.dumps(None))
+    else:
+        print(json.dumps(Taken(round(standing, 1), round(peak - standing, 1))._asdict()))
 
 
-def _start_afresh() -> float | None:
+def start_afresh() -> float | None:
     """Give back what is free, forget the peak so far; the megabytes that stand, if the system lets us."""
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):
@@ -79,10 +97,11 @@ def _start_afresh() -> float | None:
         RESET.write_text("5", encoding="ascii")
     except OSError:
         return None
-    return _megabytes("VmRSS")
+    return megabytes("VmRSS")
 
 
-def _megabytes(field: str) -> float | None:
+def megabytes(field: str) -> float | None:
+    """A field of this process's status, if the system has it."""
     with contextlib.suppress(OSError):
         for line in STATUS.read_text(encoding="utf-8").splitlines():
             if line.startswith(field):

@@ -395,7 +395,9 @@ app.command("serve")(report_errors(serve))
 def bench(
     model: Annotated[str, typer.Option(help="An embedded model, a folder or a hub name.")] = "smollm2-135m-instruct",
     engines: Annotated[str | None, typer.Option(help="Which to compare; all that are installed if left out.")] = None,
-    batches: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,20",
+    batches: Annotated[
+        str | None, typer.Option(help="Batch sizes, comma-separated: 1,20 if left out, 1,4 with --quick.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Measured turns of each contender.")] = 5,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that satisfied texts are written for.")] = 30,
     peers: Annotated[int, typer.Option(min=0, help="How many of them BOLT gets, which takes long; 0 for none.")] = 3,
@@ -423,7 +425,7 @@ def bench(
 
     named = [known_engine(name.strip()) for name in engines.split(",")] if engines else installed()
     chosen = tuple(dict.fromkeys(["torch", *(name for name in named if name != "auto")]))
-    sizes = _numbers("batches", batches)
+    sizes = _numbers("batches", batches or ("1,4" if quick else "1,20"))
     settings = BenchSettings(
         model, chosen, sizes, 1 if quick else repeats, 1 if quick else prompts, 0 if quick else peers, quick
     )
