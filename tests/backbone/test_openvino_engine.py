@@ -102,14 +102,14 @@ def test_a_saved_model_is_converted_once_and_then_runs_without_its_weights(
 READING = """
 import sys, threading, torch
 from pathlib import Path
-from slalom.backbone.openvino_engine import OpenVINOEngine
+from slalom.backbone.openvino_engine import OpenVINOEngine, Way
 from slalom.types import Tokens
 
-engine, few = OpenVINOEngine(Path(sys.argv[1])), torch.ones(2, 5, dtype=torch.long)
+engine, few = OpenVINOEngine(Path(sys.argv[1]), Way("32", 2)), torch.ones(2, 5, dtype=torch.long)
 
 def read():
     for _ in range(100):
-        engine.start(engine.prefill(Tokens(few, few)), torch.arange(2), 1, None).read(0, few[0, :2], 2)
+        engine.start(engine.prefill(Tokens(few, few)), torch.arange(2), 1, None).read(0, few[0, :2], torch.arange(2))
 
 threads = [threading.Thread(target=read) for _ in range(3)]
 [thread.start() for thread in threads]

@@ -198,9 +198,8 @@ class EncoderConstraint(Constraint):
             return self._f(self._outputs(inputs)).to(mixtures.device)
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
-        """Refuses nothing, but places the encoder and builds the table now, while little else is in memory."""
-        place(self.model, vocabulary.embeddings.device)
-        self._table(vocabulary)
+        """Refuses nothing, but places the encoder now; the table is built for the samplers that need gradients."""
+        place(self.model, vocabulary.device)
 
     def _table(self, vocabulary: Vocabulary) -> torch.Tensor:
         """Every LM token as an embedding of the encoder, built once for all constraints that share it: [V, d]."""

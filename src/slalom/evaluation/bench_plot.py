@@ -97,6 +97,7 @@ def draw_profile(axes: Axes, profile: dict[str, dict[str, float]], batch: str) -
 def draw_start(axes: Axes, start: dict[str, float]) -> None:
     """One stacked bar, from the start of the process to the first draft."""
     draw_stacks(axes, {"slalom generate": {part: start[part] for part in START}})
+    axes.set_xlim(-0.5, 1.5)  # room for the legend
     axes.set_title(f"seconds to the first draft: {start['total']:.1f} (median of {start['runs']})")
 
 
@@ -106,7 +107,7 @@ def draw_stacks(axes: Axes, stacks: dict[str, dict[str, float]]) -> None:
     for part in next(iter(stacks.values())):
         values = [parts[part] for parts in stacks.values()]
         bars = axes.bar(range(len(stacks)), values, 0.5, bottom=heights, label=part)
-        axes.bar_label(bars, fmt="%.3g", label_type="center", fontsize=7)
+        axes.bar_label(bars, fmt="%.4g", label_type="center", fontsize=7)
         heights = [height + value for height, value in zip(heights, values, strict=True)]
     axes.set_xticks(range(len(stacks)), list(stacks))
     axes.legend(fontsize=8)
