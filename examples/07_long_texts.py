@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 import slalom
 from slalom.backbone.ending import sentences
-from slalom.evaluation.bench import plain_generate
+from slalom.evaluation.bench_steps import plain_generate
 from slalom.evaluation.judges import JudgeInput, adapter_judge
 from slalom.evaluation.satisfied import reporting_prompts
 
