@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,31 @@ def test_a_saved_model_is_converted_once_and_then_runs_without_its_weights(
     os.utime(tmp_path / "model.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     slalom.load(str(tmp_path), engine="openvino")
     assert read == [str(tmp_path)] * 2  # a replaced file is converted anew
+
+
+READING = """
+import sys, threading, torch
+from pathlib import Path
+from slalom.backbone.openvino_engine import OpenVINOEngine, Way
+from slalom.types import Tokens
+
+engine, few = OpenVINOEngine(Path(sys.argv[1]), Way("32", 2)), torch.ones(2, 5, dtype=torch.long)
+
+def read():
+    for _ in range(100):
+        engine.start(engine.prefill(Tokens(few, few)), torch.arange(2), 1, None).read(0, few[0, :2], torch.arange(2))
+
+threads = [threading.Thread(target=read) for _ in range(3)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_threads_may_read_at_the_same_time(pair: tuple[LanguageModel, ...]) -> None:
+    """In a process of its own: threads that wait for each other inside OpenVINO stop everything."""
+    openvino_engine.prepare(pair[0].model)  # where nothing of it is in the cache any more
+    folder = cache.home() / "openvino" / openvino_engine._fingerprint(pair[0].model)
+    subprocess.run([sys.executable, "-c", READING, str(folder)], check=True, timeout=120)
 
 
 def test_what_openvino_compiled_is_kept_for_the_next_process(pair: tuple[LanguageModel, ...]) -> None:
