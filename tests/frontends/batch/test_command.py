@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
+from slalom.constraints.constraint import Constraint
 from slalom.frontends.batch import texts
 from slalom.frontends.batch.lines import Line
 from slalom.frontends.batch.texts import TextWriter, Work
@@ -82,6 +85,75 @@ def test_bad_rows_are_listed_with_line_and_reason_and_the_others_written(models:
         strict=True,
     ):
         assert word in error["error"]
+
+
+def test_a_row_that_cannot_be_kept_as_json_fails_alone(models: Path, tmp_path: Path) -> None:
+    source, good = tmp_path / "in.jsonl", '{"prompt": "we", "keywords": ["soup"]%s}'
+    deep = ("[" * depth + "]" * depth for depth in (101, 900, 100_000))
+    bad = [
+        *(good % rf', "{name}": "a \ud800 b"' for name in ("metadata", "id", "prompt", r"\udfff")),
+        good % r', "metadata": {"\ud800": [1]}',
+        *(good % f', "metadata": {nested}' for nested in deep),
+        "[" * 900 + "]" * 900,
+    ]
+    source.write_bytes("\n".join([good % "", *bad, ""]).encode() + b'{"prompt": "\xff"}\n' + (good % "").encode())
+    out = run(models, source, tmp_path / "out.jsonl")
+    assert out.exit_code == 1, out.exception
+    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 12]
+    errors = read_rows(tmp_path / "out.jsonl.errors.jsonl")
+    assert [error["line"] for error in errors] == list(range(2, 12))
+    for error, word in zip(
+        errors,
+        [*["lone surrogate"] * 5, *["more than 100 deep"] * 3, "give an object", "byte 0xff in position 12"],
+        strict=True,
+    ):
+        assert word in error["error"]
+
+
+def test_a_parquet_row_that_cannot_be_kept_as_json_fails_alone(models: Path, tmp_path: Path) -> None:
+    day = datetime.date(2024, 2, 29)
+    for name, values in {
+        "date": [{"on": day}, {"on": None}],
+        "bytes": [b"\x00", None],
+        "days": [[day], []],
+        "map": pa.array([[(day, 1)], []], pa.map_(pa.date32(), pa.int64())),
+        "time": pa.array([1, None], pa.timestamp("ns")),
+    }.items():
+        table = pa.table({"prompt": [b"we", b"we"], "temperature": [Decimal("0.5")] * 2, "metadata": values})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        out = run(models, tmp_path / f"{name}.parquet", tmp_path / f"{name}.jsonl", "--keywords", "soup")
+        assert out.exit_code == 1, out.exception
+        assert [row["line"] for row in read_rows(tmp_path / f"{name}.jsonl")] == [2]
+        (error,) = read_rows(tmp_path / f"{name}.jsonl.errors.jsonl")
+        assert error["line"] == 1
+        assert "JSON cannot hold" in error["error"] or "cannot be read" in error["error"]
+
+
+def test_a_row_that_a_constraint_stumbles_over_fails_alone(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = texts._constraint
+
+    def stumbling(key: str) -> Constraint:
+        return 1 / 0 if "day" in key else build(key)  # type: ignore[return-value]
+
+    monkeypatch.setattr(texts, "_constraint", stumbling)
+    rows = [{"prompt": "we", "keywords": [word]} for word in ("soup", "day", "soup")]
+    out = run(models, write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl")
+    assert out.exit_code == 1, out.exception
+    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 3]
+    assert read_rows(tmp_path / "out.jsonl.errors.jsonl") == [
+        {"line": 2, "error": "ZeroDivisionError: division by zero"}
+    ]
+
+
+def test_a_csv_that_is_not_utf_8_is_refused_in_a_sentence_that_names_it(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_bytes(b"prompt,keywords\nwe,soup\ncaf\xe9,soup\n")
+    out = run(models, tmp_path / "in.csv", tmp_path / "out.jsonl")
+    assert out.exit_code == 2
+    assert f"{tmp_path}/in.csv cannot be read as CSV" in out.stderr
+    assert "0xe9" in out.stderr
+    assert out.stderr.count("\n") == 1
 
 
 def test_csv_and_parquet_say_the_same_as_json_lines(models: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ YES_OR_NO = {"true": True, "yes": True, "false": False, "no": False}
 FORMATS = (".jsonl", ".csv", ".parquet")
 CHUNK = 1 << 20  # bytes, or rows of a Parquet file, read at a time
 ROWS = 1024
+DEEPEST = 100  # lists and objects within one another in a row: JSON is read and written by recursion
 
 
 class Source(NamedTuple):
@@ -56,7 +58,41 @@ def examine(path: Path, kind: str) -> Source:
 def read_lines(path: Path, kind: str) -> Iterator[Line]:
     """Every row in order; one that cannot be read says why."""
     readers = {".jsonl": _json_lines, ".csv": _csv_lines, ".parquet": _parquet_lines}
-    return readers[kind](path)
+    return map(_kept, readers[kind](path))
+
+
+def _kept(line: Line) -> Line:
+    """The row, or why it cannot be kept: what is kept is JSON in UTF-8."""
+    try:
+        for name, value in (line.fields or {}).items():
+            _check_text(name, "a field's name")
+            _check_value(value, name)
+    except ValueError as error:
+        return Line(line.number, line.line, None, str(error))
+    return line
+
+
+def _check_value(value: Any, field: str, depth: int = 1) -> None:
+    if depth > DEEPEST:
+        raise ValueError(f"{field} is nested more than {DEEPEST} deep; give a flatter one")
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _check_value(name, field, depth)
+            _check_value(part, field, depth + 1)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_value(part, field, depth + 1)
+    elif isinstance(value, str):
+        _check_text(value, field)
+    elif value is not None and not isinstance(value, bool | int | float):
+        raise ValueError(f"{field} has {value!r}, which JSON cannot hold; give texts and numbers")
+
+
+def _check_text(text: str, field: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{field} has the lone surrogate {text[error.start]!r}, which is no character") from None
 
 
 def _json_lines(path: Path) -> Iterator[Line]:
@@ -70,12 +106,20 @@ def _json_lines(path: Path) -> Iterator[Line]:
 
 def _json_line(number: int, place: int, raw: bytes) -> Line:
     try:
-        fields = json.loads(raw.decode("utf-8-sig" if place == 1 else "utf-8"))
+        fields = _parsed(raw.decode("utf-8-sig" if place == 1 else "utf-8"))
     except ValueError as error:
         return Line(number, place, None, f"the line is no JSON ({error})")
     if not isinstance(fields, dict):
-        return Line(number, place, None, f"the line is {type(fields).__name__} {str(fields)[:40]!r}; give an object")
+        return Line(number, place, None, f"the line is {type(fields).__name__} {raw.decode()[:40]!r}; give an object")
     return Line(number, place, fields)
+
+
+def _parsed(text: str) -> Any:
+    """What a text says in JSON; one nested too deeply to be read is refused as if it were none."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {DEEPEST} deep") from None
 
 
 def _csv_lines(path: Path) -> Iterator[Line]:
@@ -107,7 +151,7 @@ def from_cell(name: str, cell: str) -> Any:
         return YES_OR_NO.get(cell.lower(), cell)
     if name in OBJECTS or (name in LISTS and cell.startswith("[")):
         try:
-            return json.loads(cell)
+            return _parsed(cell)
         except ValueError as error:
             raise ValueError(f"{name} is {cell!r}, which is no JSON ({error})") from None
     if name in LISTS:
@@ -119,10 +163,18 @@ def _parquet_lines(path: Path) -> Iterator[Line]:
     file = _parquet_file(path)
     number = 0
     for batch in file.iter_batches(batch_size=ROWS):
-        for row in batch.to_pylist():
-            fields = {name: _from_column(name, value) for name, value in row.items() if value is not None}
-            yield Line(number, number + 1, fields)
+        for row in range(batch.num_rows):
+            yield _parquet_line(number, batch.slice(row, 1))
             number += 1
+
+
+def _parquet_line(number: int, one: Any) -> Line:
+    try:
+        (row,) = one.to_pylist()
+        fields = {name: _from_column(name, value) for name, value in row.items() if value is not None}
+    except (ValueError, TypeError) as error:
+        return Line(number, number + 1, None, f"the row cannot be read ({error})")
+    return Line(number, number + 1, fields)
 
 
 def _from_column(name: str, value: Any) -> Any:
@@ -130,8 +182,19 @@ def _from_column(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return _from_column_text(name, value)
     if name in OBJECTS:
-        return {key: part for key, part in dict(value).items() if part is not None}
-    return value
+        pairs = _pairs(value)
+        return value if pairs is None else {key: part for key, part in pairs if part is not None}
+    if isinstance(value, bytes):
+        return value.decode()
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _pairs(value: Any) -> Any:
+    """The names and parts of a struct or map, which pyarrow gives as a list of tuples; none of anything else."""
+    if isinstance(value, dict):
+        return value.items()
+    is_map = isinstance(value, list) and all(isinstance(part, tuple) for part in value)
+    return dict(value).items() if is_map else None
 
 
 def _from_column_text(name: str, value: str) -> Any:

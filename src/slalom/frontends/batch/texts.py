@@ -68,8 +68,8 @@ class TextWriter:
             for line in _while_room(lines, open_rows):
                 try:
                     row = self._admitted(line, scheduler)
-                except SlalomError as error:
-                    failed.append(FinishedLine.failed(line, str(error)))
+                except Exception as error:  # whatever is wrong with a row, the others are written
+                    failed.append(FinishedLine.failed(line, _reason(error)))
                 else:
                     open_rows.update(dict.fromkeys(row.tickets, row))
             finished = []
