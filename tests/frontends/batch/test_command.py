@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -14,7 +15,8 @@ import pytest
 from filelock import FileLock
 
 from slalom.constraints.constraint import Constraint
-from slalom.frontends.batch import texts
+from slalom.frontends.batch import command, texts
+from slalom.frontends.batch.job import Count
 from slalom.frontends.batch.lines import Line
 from slalom.frontends.batch.texts import TextWriter, Work
 from tests.conftest import tiny_lm
@@ -347,3 +349,19 @@ def test_rows_are_read_when_there_is_room_and_share_constraints(models: Path, mo
     assert done == 30
     assert most <= 8
     assert len(built) == 1
+
+
+def test_the_progress_line_says_pace_time_left_and_shares_of_this_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = Count(rows=100, done=10, texts=10, satisfied=10)
+    now = Count(rows=100, done=40, failed=1, texts=40, satisfied=30)
+    assert command._pace(begun, begun, time.perf_counter()) == "loading"
+    line = command._pace(now, begun, time.perf_counter() - 3600)
+    assert line == "0.0 texts/s, 2:00:00 left, 75% satisfied, 1 failed"
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("COLUMNS", "200")
+    with command._progress() as watch:
+        watch(begun)
+        watch(now)
+    assert "left, 75% satisfied, 1 failed" in capsys.readouterr().err
