@@ -16,6 +16,7 @@ import pytest
 from slalom.errors import SlalomError
 from slalom.frontends.batch import job
 from slalom.frontends.batch.lines import FinishedLine, Line
+from slalom.frontends.batch.side_files import SideFiles
 from slalom.frontends.batch.texts import TextWriter, Work
 from tests.frontends.batch.conftest import OPTIONS, mixed_rows, run, write_rows
 
@@ -174,6 +175,20 @@ def test_another_input_or_another_model_in_the_same_folder_is_refused(
     assert "of input" in run(models, source, out).stderr
     source.write_text(rows)
     assert run(models, source, out).exit_code == 0
+
+
+def test_the_output_is_on_the_disk_before_the_side_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, happened = tmp_path / "out.jsonl", []
+    source = write_rows(tmp_path / "in.jsonl", [{}])
+    remove = SideFiles.remove
+    monkeypatch.setattr(os, "fsync", lambda file: happened.append(os.fstat(file).st_ino))
+    monkeypatch.setattr(SideFiles, "remove", lambda side: happened.append("removed") or remove(side))
+
+    def runner(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]:
+        yield [FinishedLine(0, 1, [{"text": "soup"}])]
+
+    job.run_job(job.Files(source, ".jsonl", out, ".jsonl"), Work({}, {}), runner, restart=False, watch=lambda _: None)
+    assert happened[-3:] == [out.stat().st_ino, tmp_path.stat().st_ino, "removed"]
 
 
 def test_a_side_file_changed_by_hand_is_named(models: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,9 +56,21 @@ def json_line(record: Record) -> str:
 
 
 def _at_once(path: Path, write: Callable[[Path], None]) -> None:
+    """A file that is on the disk under its name when this returns: what it was made of may go then."""
     temporary = path.with_name(f".{path.name}.unfinished")
     write(temporary)
+    _to_disk(temporary)
     os.replace(temporary, path)
+    _to_disk(path.parent)
+
+
+def _to_disk(path: Path) -> None:
+    """Have the system write out all it holds in memory of a file or folder."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _write_json(path: Path, records: Iterable[Record]) -> None:
