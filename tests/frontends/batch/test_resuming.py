@@ -177,6 +177,44 @@ def test_another_input_or_another_model_in_the_same_folder_is_refused(
     assert run(models, source, out).exit_code == 0
 
 
+def test_another_precision_is_refused_by_name_and_the_first_one_can_be_asked_for(
+    models: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = source.with_name("out.jsonl")
+    monkeypatch.setenv("SLALOM_DTYPE", "float32")
+    begin(models, source, out, monkeypatch)
+    kept = Path(f"{out}.partial").read_bytes()
+    monkeypatch.setenv("SLALOM_DTYPE", "bfloat16")
+    refused = run(models, source, out)
+    assert refused.exit_code == 2
+    assert "another engine, dtype or device" in refused.stderr
+    assert "(then torch in float32 on cpu, now torch in bfloat16 on cpu)" in refused.stderr
+    assert "--restart" in refused.stderr
+    assert Path(f"{out}.partial").read_bytes() == kept
+    assert run(models, source, out, "--dtype", "float32").exit_code == 0
+
+
+@pytest.mark.parametrize("shape", ["row", "openai"])
+def test_another_classifier_in_a_folder_that_only_rows_name_is_refused(tmp_path: Path, shape: str) -> None:
+    folder = tmp_path / "clf"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    wish = {"classifier": str(folder), "label": "good"}
+    row = {"prompt": "we", **wish} if shape == "row" else {"custom_id": "a", "body": {"prompt": "we", "slalom": wish}}
+    source = write_rows(tmp_path / "in.jsonl", [row, {"classifier": "x" * 5000}, {"classifier": 7}])
+    files = job.Files(source, ".jsonl", tmp_path / "out.jsonl", ".jsonl")
+
+    def one_row(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]:
+        yield [FinishedLine(0, 1, [])]
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        job.run_job(files, Work({}, {}), one_row, restart=False, watch=lambda _: None)
+    (folder / "config.json").write_text('{"other": 1}')
+    with pytest.raises(SlalomError, match=r"another .*clf of files"):
+        job.run_job(files, Work({}, {}), one_row, restart=False, watch=lambda _: None)
+
+
 def test_the_output_is_on_the_disk_before_the_side_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, happened = tmp_path / "out.jsonl", []
     source = write_rows(tmp_path / "in.jsonl", [{}])

@@ -54,8 +54,7 @@ def run_job(files: Files, work: Work, runner: Runner, restart: bool, watch: Watc
     """Write every row that is not finished yet, and the output when all are. Stopped in any way, it can go on."""
     with only_one(files.out):
         source = examine(files.source, files.source_kind)
-        folders = [name for name in (work.load.get("model"), work.defaults.get("classifier")) if name]
-        side = SideFiles(files.out, fingerprint(source, {**work.load, **work.defaults}, folders), restart)
+        side = SideFiles(files.out, fingerprint(source, {**work.load, **work.defaults}), restart)
         count = Count(source.rows)
         for one in side.in_order():
             count = count.add(one)

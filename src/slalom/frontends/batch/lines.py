@@ -26,6 +26,7 @@ class FinishedLine(NamedTuple):
     satisfied: int = 0  # of the texts
     id: str | int | None = None
     error: str | None = None
+    written_by: str | None = None  # engine, precision and device; none if nothing was written
 
     @classmethod
     def failed(cls, line: Line, reason: str) -> Self:

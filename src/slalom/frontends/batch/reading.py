@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
-from slalom.frontends.batch.lines import Line
+from slalom.frontends.batch.lines import Line, Record
 from slalom.frontends.batch.rows import RowSpec
 from slalom.frontends.options import COMMA_SEPARATED
 
@@ -30,6 +30,7 @@ class Source(NamedTuple):
 
     sha256: str
     rows: int
+    classifiers: list[str]  # that its rows name
 
 
 def format_of(path: Path) -> str:
@@ -49,10 +50,21 @@ def examine(path: Path, kind: str) -> Source:
         raise SlalomError(f"there is no file {path}") from None
     except OSError as error:
         raise SlalomError(f"{path} cannot be read ({error.strerror})") from None
-    rows = _parquet_file(path).metadata.num_rows if kind == ".parquet" else sum(1 for _ in read_lines(path, kind))
+    rows, classifiers = 0, set[str]()
+    for line in read_lines(path, kind):
+        rows += 1
+        classifiers |= _classifiers(line.fields or {})
     if not rows:
         raise SlalomError(f"{path} has no rows; give at least one")
-    return Source(digest.hexdigest(), rows)
+    return Source(digest.hexdigest(), rows, sorted(classifiers))
+
+
+def _classifiers(fields: Record) -> set[str]:
+    """The classifier that a row names, or the body of a line of OpenAI's."""
+    body = fields.get("body")
+    asked = body.get("slalom") if isinstance(body, dict) else None
+    named = [one.get("classifier") for one in (fields, asked) if isinstance(one, dict)]
+    return {name for name in named if isinstance(name, str)}
 
 
 def read_lines(path: Path, kind: str) -> Iterator[Line]:

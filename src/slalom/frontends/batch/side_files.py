@@ -21,6 +21,8 @@ from slalom.frontends.batch.reading import Source
 PACKAGES = ("slalom", "torch", "transformers", "openvino")  # whose version may change a text
 UNFINISHED = -1
 SHOWN = 40  # characters of a value in a message
+RESOLVED = ("engine", "dtype", "device")  # settings that a machine may decide: each finished row says what they were
+GO_ON = "go on with what it was begun with, give another output, or --restart to begin anew"
 
 
 def beside(out: Path, ending: str) -> Path:
@@ -28,14 +30,20 @@ def beside(out: Path, ending: str) -> Path:
     return out.with_name(out.name + ending)
 
 
-def fingerprint(source: Source, settings: dict[str, Any], folders: list[str]) -> dict[str, Any]:
-    """All that decides the texts of a job: input, settings, the files of models in folders, versions."""
+def fingerprint(source: Source, settings: dict[str, Any]) -> dict[str, Any]:
+    """What decides the texts of a job before a model is loaded: input, settings, files of models, versions."""
+    named = [settings.get("model"), settings.get("classifier"), *source.classifiers]
     return {
-        "input": source._asdict(),
-        "settings": settings,
-        "files": {name: _files(Path(name)) for name in folders if Path(name).is_dir()},
+        "input": {"sha256": source.sha256, "rows": source.rows},
+        "settings": {name: value for name, value in settings.items() if name not in RESOLVED},
+        "files": {name: _files(Path(name)) for name in named if name and _is_readable_folder(name)},
         "versions": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _is_readable_folder(name: str) -> bool:
+    """Whether a name is a folder's; also of names that no file could have, and folders that only others may read."""
+    return os.path.isdir(name) and os.access(name, os.R_OK | os.X_OK)
 
 
 def _files(folder: Path) -> dict[str, list[int]]:
@@ -74,6 +82,7 @@ class SideFiles:
     def __init__(self, out: Path, job: dict[str, Any], restart: bool = False) -> None:
         self.out, self.job = out, job
         self._about, self._partial = beside(out, ".job.json"), beside(out, ".partial")
+        self._written_by: str | None = None  # what the first text was written by
         rows = job["input"]["rows"]
         self._places = array("q", [UNFINISHED]) * rows  # where each row's line begins in OUT.partial
         if restart:
@@ -92,9 +101,15 @@ class SideFiles:
         if differing:
             name = differing[0]
             then, now = _short(old.get(name)), _short(new.get(name))
+            raise SlalomError(f"{self.out} was begun with another {name} (then {then}, now {now}); {GO_ON}")
+
+    def _refuse_another_writer(self, written_by: str | None) -> None:
+        """Rows are not put beside those of another engine, precision or device: their texts might differ."""
+        self._written_by = self._written_by or written_by
+        if written_by not in (None, self._written_by):
             raise SlalomError(
-                f"{self.out} was begun with another {name} (then {then}, now {now}); "
-                "go on with what it was begun with, give another output, or --restart to begin anew"
+                f"{self.out} was begun with another engine, dtype or device "
+                f"(then {self._written_by}, now {written_by}); {GO_ON}"
             )
 
     def _index(self) -> None:
@@ -107,7 +122,9 @@ class SideFiles:
                 if not line.endswith(b"\n"):
                     file.truncate(place)
                     break
-                self._places[self._parsed(line).number] = place
+                one = self._parsed(line)
+                self._refuse_another_writer(one.written_by)
+                self._places[one.number] = place
                 place += len(line)
 
     def _parsed(self, line: bytes) -> FinishedLine:
@@ -129,6 +146,8 @@ class SideFiles:
 
     def append(self, finished: list[FinishedLine]) -> None:
         """Keep finished rows: they are on the disk when this returns, each once."""
+        for one in finished:
+            self._refuse_another_writer(one.written_by)
         if not self._about.exists():
             self._partial.unlink(missing_ok=True)  # of a job that nothing is known of any more
             store.write_json(self._about, self.job)

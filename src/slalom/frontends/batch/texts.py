@@ -55,6 +55,8 @@ class TextWriter:
     def __init__(self, work: Work, lm: SteerableModel | None = None) -> None:
         self.defaults = work.defaults
         self.lm = lm or load_lm(LoadSpec(**work.load))
+        precision = str(self.lm.dtype).removeprefix("torch.")
+        self._written_by = f"{self.lm.engine.name} in {precision} on {self.lm.device.type}"
         self._constraint = functools.lru_cache(maxsize=CONSTRAINTS)(_constraint)
 
     def write(self, lines: Iterator[Line]) -> Iterator[list[FinishedLine]]:
@@ -109,7 +111,8 @@ class TextWriter:
         if row.openai:
             tokens = [_tokens(end) for end in ends]
             records = [answer(row.openai, row.line.line, self.lm.name, records, tokens)]
-        return FinishedLine(row.line.number, row.line.line, records, len(texts), satisfied, row.spec.id)
+        number, line = row.line.number, row.line.line
+        return FinishedLine(number, line, records, len(texts), satisfied, row.spec.id, written_by=self._written_by)
 
     def _record(self, text: Text, end: Finished) -> Record:
         """A text as `slalom generate --json` prints it, without what differs from run to run."""
