@@ -122,7 +122,8 @@ def _json_line(number: int, place: int, raw: bytes) -> Line:
     except ValueError as error:
         return Line(number, place, None, f"the line is no JSON ({error})")
     if not isinstance(fields, dict):
-        return Line(number, place, None, f"the line is {type(fields).__name__} {raw.decode()[:40]!r}; give an object")
+        shown = raw.decode().strip()[:40]
+        return Line(number, place, None, f"the line is {type(fields).__name__} {shown!r}; give an object")
     return Line(number, place, fields)
 
 
