@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,12 +14,15 @@ from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
+from slalom.decoding import sampler as sampler_module
 from slalom.decoding.climb import Climb
 from slalom.decoding.dab import DAB
 from slalom.decoding.none import Unsteered
+from slalom.decoding.objective import Objective
 from slalom.decoding.sampler import Preset, Request, Sampler, Stop
 from slalom.decoding.scheduler import Finished, RowReport, Scheduler
 from slalom.errors import SlalomError
+from slalom.types import Draft, Prompt
 from tests.helpers import decode, problem_of
 
 SAMPLER = DAB(weight=2.0, top_k=20)
@@ -64,6 +70,29 @@ def test_a_satisfied_row_leaves_at_once_when_it_is_fluent_too(llama: SteerableMo
     stop = Stop(1e-9, fluent=1.0, patience=3)
     ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, stop=stop)
     assert [end.drafts for end in ends] == [1, 1, 1]  # the first draft is as fluent as itself
+
+
+def test_a_satisfied_row_goes_on_while_the_fluency_guide_does_not_like_its_text(
+    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Strict:
+        """Likes only the draft it is shown third."""
+
+        shown = 0
+
+        def score(self, draft: Draft) -> torch.Tensor:
+            self.shown += 1
+            return torch.full((len(draft.texts),), 1.0 if self.shown == 3 else -1.0)
+
+    guide = Strict()
+    monkeypatch.setattr(sampler_module, "fluency_guide", lambda: guide)
+    problem = problem_of(llama, PROMPTS[:1], good)
+    settings = replace(problem.requests[0].settings, objective=Objective(reading=100.0))
+    problem = problem._replace(requests=[problem.requests[0]._replace(settings=settings)])
+    stop = Stop(1e-9, fluent=math.inf, reading=0.0, patience=8)
+    (end,) = decode(problem, SAMPLER, [0], steps=9, stop=stop, choice="joint")
+    assert end.drafts == 3
+    assert end.best.verdict.reading == 1.0
 
 
 def test_a_row_does_not_leave_with_a_text_that_says_nothing(llama: SteerableModel) -> None:
@@ -193,6 +222,37 @@ def test_a_bad_row_fails_alone(llama: SteerableModel, good: Classifier) -> None:
     assert [text_of(found[ticket]) for ticket in (0, 1)] == [
         text_of(end) for _, end in sorted(finished(again(scheduler, requests)).items())
     ]
+
+
+def test_a_row_that_fails_between_its_blocks_fails_alone(llama: SteerableModel, good: Classifier) -> None:
+    class Breaks(Custom):
+        """Cannot say what is left to ask."""
+
+        def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
+            if prompt.begun:
+                raise ZeroDivisionError("nothing is left")
+            return self
+
+    scheduler = Scheduler(llama)
+    long = llama.requests("we", Breaks(lambda prompt, text: True, "breaks"), length=40, tell=False)
+    other = llama.requests("the food was", good, length=5, steps=4, tell=False)
+    for request in long + other:
+        scheduler.add(request)
+    found = finished(scheduler)
+    assert isinstance(found[0].error, ZeroDivisionError)
+    assert found[1].error is None
+
+
+def test_a_prompt_that_cannot_be_read_fails_alone(llama: SteerableModel, good: Classifier) -> None:
+    sampler = Climb(top_k=20, looks=4, width=1)
+    requests = mixed(llama, good, sampler)[:2]
+    beyond = requests[0].prompt._replace(ids=(10**6,))  # no such token
+    scheduler = Scheduler(llama)
+    for request in [requests[0]._replace(prompt=beyond), *requests]:
+        scheduler.add(request)
+    found = finished(scheduler)
+    assert found[0].error is not None
+    assert [found[ticket].error for ticket in (1, 2)] == [None, None]
 
 
 def test_steer_raises_what_a_row_fails_with(llama: SteerableModel) -> None:

@@ -13,7 +13,16 @@ from slalom.backbone import weights
 from slalom.constraints import loading
 from slalom.constraints.loading import load_classifier
 from slalom.errors import SlalomError
-from slalom.training.classifier import ClassifierRecipe, build, calibration_error, matthews, sure_from, train_classifier
+from slalom.training.classifier import (
+    ClassifierRecipe,
+    build,
+    calibration_error,
+    matthews,
+    predictions,
+    sure_from,
+    train_classifier,
+)
+from slalom.training.data import read_rows
 from tests.conftest import word_piece_tokenizer
 
 TEXTS = {0: ["the food was bad", "the rain was cold", "an awful day"], 1: ["the soup was good", "a lovely day"]}
@@ -164,3 +173,29 @@ def test_the_calibration_error_is_how_far_confidence_is_from_accuracy() -> None:
     sure = torch.tensor([[0.9, 0.1]] * 10)
     assert calibration_error(sure, torch.tensor([0] * 9 + [1])) == pytest.approx(0.0, abs=1e-6)
     assert calibration_error(sure, torch.tensor([0] * 5 + [1] * 5)) == pytest.approx(0.4)
+
+
+def test_dropout_reaches_adapter_and_body_and_is_off_again_when_it_is_measured(
+    body: str, rows: Path, tmp_path: Path
+) -> None:
+    adapter = build(ClassifierRecipe(body=body, rank=2, dropout=0.3)).adapter
+    own = [module.p for module in adapter.modules() if isinstance(module, torch.nn.Dropout)]
+    assert set(own) == {0.3}
+    recipe = ClassifierRecipe(body=body, rank=2, dropout=0.3, epochs=1.0, batch=4)
+    cards = [train_classifier([rows], tmp_path / "tone", recipe, "…", say=lambda line: None) for _ in range(2)]
+    assert cards[0]["accuracy"] == cards[1]["accuracy"]
+    model = build(recipe)
+    model.adapter.train()
+    (row,) = read_rows([rows], ("test",), 60)[:1]
+    assert len({predictions(model, [row], recipe)[0][0, 0].item() for _ in range(5)}) == 1
+
+
+def test_shares_are_learned_as_such(body: str, tmp_path: Path) -> None:
+    path = tmp_path / "half.jsonl"
+    lines = [{"text": text, "label": [0.5, 0.5], "split": "train"} for text in TEXTS[0] + TEXTS[1]]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    recipe = ClassifierRecipe(body=body, rank=2, epochs=40.0, batch=5, learning_rate=1e-2)
+    train_classifier([path], tmp_path / "half", recipe, "…", say=lambda line: None)
+    model, tokenizer = load_classifier(str(tmp_path / "half"))
+    logits = model(**tokenizer(TEXTS[0], return_tensors="pt", padding=True)).logits
+    assert (logits[:, 0] - logits[:, 1]).abs().max() < 0.5

@@ -81,3 +81,11 @@ def test_a_folder_that_could_not_be_filled_leaves_the_old_one_and_nothing_else(t
         (beside / "a").write_text(str(1 / 0))
     assert (out / "a").read_text() == "old"
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_label_may_be_the_shares_of_all_labels(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "so so", "label": [0.25, 0.75], "split": "train"}\n')
+    (row,) = read_rows([path], ("train",), 60)
+    assert (row.label, row.shares) == (1, (0.25, 0.75))
+    assert collate([[1]], [row.shares]).labels.tolist() == [[0.25, 0.75]]

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from slalom.backbone import cache, progress
+from slalom.backbone.openvino_engine import compile_model
 from slalom.errors import SlalomError
 
 LENGTHS = 8  # inputs are padded to multiples of this, so that few shapes are met
@@ -49,7 +50,7 @@ def prepare(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor]) 
     """The converted encoder, if it was faster than torch when it was made."""
     place = converted(model, encode, example)
     milliseconds = json.loads((place / "speed.json").read_text(encoding="utf-8"))
-    return compiled(place) if milliseconds["openvino"] < milliseconds["torch"] else None
+    return compiled(place, keep=True) if milliseconds["openvino"] < milliseconds["torch"] else None
 
 
 def converted(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor]) -> Path:
@@ -58,12 +59,11 @@ def converted(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor]
     return cache.made_once(place, lambda target: _make(encode, example, target))
 
 
-def compiled(folder: Path) -> OpenVINOEncoder:
+def compiled(folder: Path, keep: bool) -> OpenVINOEncoder:
     """A converted encoder, ready to run."""
-    core = ov.Core()
-    precision = "bf16" if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
+    precision = "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
-    return OpenVINOEncoder(core.compile_model(folder / "model.xml", "CPU", settings))
+    return OpenVINOEncoder(compile_model(folder, settings, keep))
 
 
 def _fingerprint(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor]) -> str:
@@ -91,7 +91,7 @@ def _make(encode: Encode, example: dict[str, torch.Tensor], target: Path) -> Non
             port.get_node().set_partial_shape(ov.PartialShape([-1, -1]))
         graph.validate_nodes_and_infer_types()
         ov.save_model(graph, target / "model.xml", compress_to_fp16=False)
-        fast, wanted = compiled(target), encode(example)
+        fast, wanted = compiled(target, keep=False), encode(example)
         if not (fast(example) - wanted).abs().max() < CLOSE * wanted.std().clamp(min=1e-6):
             raise SlalomError("the classifier converted for openvino gives other scores")
         speed = {"torch": _milliseconds(lambda: encode(example)), "openvino": _milliseconds(lambda: fast(example))}

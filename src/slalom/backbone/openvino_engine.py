@@ -61,9 +61,9 @@ class OpenVINOEngine:
         few, row = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, dtype=torch.long)
         self.start(self.prefill(Tokens(few, few)), row, 1, None).read(0, row, row)
 
-    def prefill(self, prompts: Tokens) -> Prefix:
-        """Read the prompts once."""
-        return openvino_pass.prefill(self.graph, prompts)
+    def prefill(self, prompts: Tokens, beginning: Prefix | None = None) -> Prefix:
+        """Read the prompts once, after a beginning that they share if there is one."""
+        return openvino_pass.prefill(self.graph, prompts, beginning)
 
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
         """A rollout in requests of its own, so that several may run side by side."""
@@ -142,14 +142,19 @@ def _fingerprint(model: PreTrainedModel | SavedModel) -> str:
 
 
 def compiled(folder: Path, group: str, keep: bool) -> ov.CompiledModel:
-    """The graph, compiled; what OpenVINO can use of that next time is kept if it may be.
+    """The graph of a converted LM, compiled."""
+    return compile_model(folder, SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group}, keep)
+
+
+def compile_model(folder: Path, settings: dict[str, str], keep: bool = True) -> ov.CompiledModel:
+    """The graph in a folder, compiled; what OpenVINO can use of that next time is kept if it may be.
 
     Not beside anything else: to read what it kept, OpenVINO changes the locale of the whole process for a moment.
     """
-    kept, settings = folder / COMPILED, SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group}
+    kept = folder / COMPILED
     if not keep or not os.access(folder, os.W_OK):
         return ov.Core().compile_model(folder / "model.xml", "CPU", settings)
     # With its weights: without them (OPTIMIZE_SIZE), OpenVINO 2026.4 reads back other numbers than it wrote.
-    settings |= {"CACHE_DIR": str(kept), "CACHE_MODE": "OPTIMIZE_SPEED"}
+    settings = settings | {"CACHE_DIR": str(kept), "CACHE_MODE": "OPTIMIZE_SPEED"}
     with _COMPILING, contextlib.nullcontext() if any(kept.glob("*.blob")) else cache.file_lock(folder):
         return ov.Core().compile_model(folder / "model.xml", "CPU", settings)

@@ -94,6 +94,7 @@ class _Row:
             return False
         assert self.best is not None
         fluent = self.best.perplexity <= stop.fluent * self.usual_perplexity
+        fluent = fluent and self.best.verdict.reading >= stop.reading
         return fluent or self.drafts - self.satisfied_at >= stop.patience
 
 
@@ -202,7 +203,7 @@ class Scheduler:
         finished: list[Finished] = []
         reports: list[RowReport] = []
         going: list[_Batch] = []
-        for batch in [*self._batches, *self._admitted()]:
+        for batch in [*self._batches, *self._admitted(finished)]:
             for part, drafts in _advanced(batch, finished):
                 rows = zip(part.rows, drafts, part.proposed, strict=True)
                 reports += [row.note(seen, proposed) for row, seen, proposed in rows]
@@ -215,7 +216,7 @@ class Scheduler:
                 callback(reports)
         return sorted(finished, key=lambda end: end.ticket)
 
-    def _admitted(self) -> list[_Batch]:
+    def _admitted(self, finished: list[Finished]) -> list[_Batch]:
         """The waiting rows there is room for, in the order they came, as batches that have not begun."""
         held = sum(row.cost for batch in self._batches for row in batch.rows)
         groups: dict[Any, list[_Row]] = {}
@@ -223,19 +224,34 @@ class Scheduler:
             row = self._waiting.popleft()
             held += row.cost
             groups.setdefault(_kind(row.block), []).append(row)
-        batches = []
-        for rows in groups.values():
-            requests = [row.block for row in rows]
-            seeds = [row.block.seed for row in rows]
-            later = torch.tensor([BLOCKS + len(row.written) if row.written else 0 for row in rows])
-            rng = Rng.from_seeds(seeds, self.lm.device)
-            folded = rng.fold(later)
-            rng = rng._replace(keys=torch.where(later.to(rng.keys.device) > 0, folded.keys, rng.keys))
-            batches.append(_Batch(requests[0].settings.sampler, rows, Problem.of(self.lm, requests), rng))
-        return batches
+        return [batch for rows in groups.values() for batch in self._prepared(rows, finished)]
+
+    def _prepared(self, rows: list[_Row], finished: list[Finished]) -> list[_Batch]:
+        """Rows of one kind with their prompts read. If that fails, every row is tried by itself."""
+        try:
+            return [self._batch(rows)]
+        except Exception as error:
+            if len(rows) == 1:
+                finished.append(_failed(rows[0], error))
+                return []
+        return [batch for row in rows for batch in self._prepared([row], finished)]
+
+    def _batch(self, rows: list[_Row]) -> _Batch:
+        requests = [row.block for row in rows]
+        later = torch.tensor([BLOCKS + len(row.written) if row.written else 0 for row in rows])
+        rng = Rng.from_seeds([request.seed for request in requests], self.lm.device)
+        folded = rng.fold(later)
+        rng = rng._replace(keys=torch.where(later.to(rng.keys.device) > 0, folded.keys, rng.keys))
+        return _Batch(requests[0].settings.sampler, rows, Problem.of(self.lm, requests), rng)
 
     def _ended(self, row: _Row) -> Finished | None:
         """A row whose block is done: it goes on with its next block, or is finished."""
+        try:
+            return self._continued(row)
+        except Exception as error:
+            return _failed(row, error)
+
+    def _continued(self, row: _Row) -> Finished | None:
         assert row.best is not None
         if row.block is row.request:
             return Finished(row.ticket, row.request, row.best, row.first, row.drafts)
@@ -247,6 +263,10 @@ class Scheduler:
         draft = blocks.joined(row.request, row.written)
         (verdict,) = row.request.constraint.judge(draft).verdicts()
         return Finished(row.ticket, row.request, Seen(draft, verdict), row.first, drafts)
+
+
+def _failed(row: _Row, error: Exception) -> Finished:
+    return Finished(row.ticket, row.request, None, None, row.before + row.drafts, error)
 
 
 def _kind(request: Request) -> Any:
@@ -263,8 +283,7 @@ def _advanced(batch: _Batch, finished: list[Finished]) -> list[tuple[_Batch, lis
         return [(batch, batch.advance())]
     except Exception as error:
         if len(batch.rows) == 1:
-            (row,) = batch.rows
-            finished.append(Finished(row.ticket, row.request, None, None, row.before + row.drafts, error))
+            finished.append(_failed(batch.rows[0], error))
             return []
     return [pair for row in range(len(batch.rows)) for pair in _advanced(batch.select([row]), finished)]
 

@@ -255,6 +255,7 @@ def train_classifier(
         int | None, typer.Option(min=1, help="Adapt the last so many layers only, which is faster; all if left out.")
     ] = None,
     rank: Annotated[int, typer.Option(min=1, help="Rank of the adapter.")] = 32,
+    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Dropout while training, against overfitting.")] = 0.0,
     epochs: Annotated[float, typer.Option(help="Passes over the training rows.")] = 2.0,
     batch: Annotated[int, typer.Option(min=1, help="Rows of one step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 6e-4,
@@ -289,6 +290,7 @@ def train_classifier(
         batch,
         learning_rate,
         rank=rank,
+        dropout=dropout,
         max_words=max_words,
         balance=balance,
         held_out=held_out,

@@ -27,7 +27,17 @@ from slalom.backbone import progress, weights
 from slalom.backbone.model import best_dtype
 from slalom.constraints.table_classifier import TableEncoder, least_squares_projection, shared_vocabulary
 from slalom.errors import SlalomError
-from slalom.training.data import Batch, Example, augment, balanced, batches, naturalise, read_rows, written_beside
+from slalom.training.data import (
+    Batch,
+    Example,
+    Label,
+    augment,
+    balanced,
+    batches,
+    naturalise,
+    read_rows,
+    written_beside,
+)
 
 TARGETS = ["query", "key", "value", "dense", "q", "k", "v", "o"]  # BERT's and MPNet's names
 
@@ -51,6 +61,7 @@ class ClassifierRecipe:
     warmup: float = 0.06
     weight_decay: float = 0.01
     rank: int = 32
+    dropout: float = 0.0  # costs time on a CPU; worth it where rows are few and seen several times
     max_tokens: int = 64
     max_words: int = 60
     balance: bool = False
@@ -87,8 +98,8 @@ def train_classifier(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _linear(step, total, recipe.warmup))
     started, step, running = time.time(), 0, 0.0
     while step < total:
-        for batch in batches_of(augment(rows, rng), model.tokenizer, recipe, rng):
-            model.adapter.eval()  # no dropout: it costs more time on a CPU than it brings here
+        for batch in batches_of(augment(rows, rng), model.tokenizer, recipe, rng, shares=True):
+            model.adapter.train(recipe.dropout > 0)
             with torch.autocast("cpu", torch.bfloat16, enabled=best_dtype(torch.device("cpu")) == torch.bfloat16):
                 loss = F.cross_entropy(model.forward(batch).float(), batch.labels)
             optimiser.zero_grad(set_to_none=True)
@@ -157,6 +168,9 @@ def build(recipe: ClassifierRecipe) -> Model:
             label2id={name: i for i, name in names.items()},
             dtype=torch.float32,
         )
+    for module in body.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = recipe.dropout
     if recipe.start:
         adapter = PeftModel.from_pretrained(body, recipe.start, is_trainable=True)
     else:
@@ -195,15 +209,28 @@ def lora(recipe: ClassifierRecipe, depth: int) -> LoraConfig:
         layers_pattern="layer",
         exclude_modules=r".*(pooler|classifier).*",
         modules_to_save=["pooler", "classifier"],
+        lora_dropout=recipe.dropout,
     )
 
 
 def batches_of(
-    rows: list[Example], tokenizer: PreTrainedTokenizerBase, recipe: ClassifierRecipe, rng: random.Random
+    rows: list[Example],
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: ClassifierRecipe,
+    rng: random.Random,
+    shares: bool = False,
 ) -> Iterator[Batch]:
-    """Rows to batches of the classifier's tokens."""
+    """Rows to batches of the classifier's tokens, each with its label or the `shares` of all labels."""
     encoded = tokenizer([row.text for row in rows], truncation=True, max_length=recipe.max_tokens)["input_ids"]
-    return batches(encoded, [row.label for row in rows], recipe.batch, rng)
+    labels: list[Label] = [row.label for row in rows]
+    if shares:
+        labels = [row.shares or one_hot(row.label, len(recipe.labels)) for row in rows]
+    return batches(encoded, labels, recipe.batch, rng)
+
+
+def one_hot(label: int, classes: int) -> tuple[float, ...]:
+    """The shares of a row that is all of one label."""
+    return tuple(float(number == label) for number in range(classes))
 
 
 class Calibration(NamedTuple):
@@ -259,7 +286,6 @@ class Measured(NamedTuple):
 @torch.inference_mode()
 def measure_held_out(model: Model, data: list[Path], recipe: ClassifierRecipe, most: int | None = None) -> Measured:
     """What is measured on held-out rows of every source of every file, as they are and as people write them."""
-    model.adapter.eval()
     measured = Measured({}, {}, {})
     held_out = defaultdict(list)
     for row in read_rows(data, (recipe.split, recipe.calibration), recipe.max_words, other=True):
@@ -278,7 +304,8 @@ def measure_held_out(model: Model, data: list[Path], recipe: ClassifierRecipe, m
 
 
 def predictions(model: Model, rows: list[Example], recipe: ClassifierRecipe) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits [rows, classes] and true labels [rows], in some order."""
+    """Logits [rows, classes] and true labels [rows], in some order, without dropout."""
+    model.adapter.eval()
     pairs = [
         (model.forward(batch).float(), batch.labels)
         for batch in batches_of(rows, model.tokenizer, recipe, random.Random(0))

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ import torch
 
 from slalom.errors import SlalomError
 
+Label = int | tuple[float, ...]  # its number, or the shares of all
+
 
 class Example(NamedTuple):
     """One labelled text."""
@@ -25,6 +27,7 @@ class Example(NamedTuple):
     text: str
     label: int
     source: str = ""
+    shares: tuple[float, ...] = ()  # of every label, where a row is not all of one; the label is the largest
 
 
 class Batch(NamedTuple):
@@ -32,17 +35,25 @@ class Batch(NamedTuple):
 
     ids: torch.Tensor  # [B, m]
     mask: torch.Tensor  # [B, m]
-    labels: torch.Tensor  # [B]
+    labels: torch.Tensor  # [B], or the shares of every label [B, classes]
 
 
 def read_rows(paths: Iterable[Path], splits: tuple[str, ...], max_words: int, other: bool = False) -> list[Example]:
     """The rows of some splits (or of all others) of JSON-lines files with text, label and split; long ones left out."""
     return [
-        Example(row["text"], int(row["label"]), f"{path.name}:{row.get('source', '')}")
+        _example(row, path.name)
         for path in paths
         for row in _read_json_lines(path, ("text", "label", "split"))
         if (row["split"] in splits) != other and len(row["text"].split()) <= max_words
     ]
+
+
+def _example(row: dict[str, Any], file: str) -> Example:
+    """A row whose label is a number, or a list of the shares that every label has in it."""
+    label, source = row["label"], f"{file}:{row.get('source', '')}"
+    if isinstance(label, list):
+        return Example(row["text"], label.index(max(label)), source, tuple(label))
+    return Example(row["text"], int(label), source)
 
 
 def balanced(rows: list[Example], rng: random.Random) -> list[Example]:
@@ -98,7 +109,7 @@ def augment(rows: list[Example], rng: random.Random) -> list[Example]:
     return [row._replace(text=naturalise(row.text, rng)) if rng.random() < 0.5 else row for row in rows]
 
 
-def batches(encoded: list[list[int]], labels: list[int], size: int, rng: random.Random) -> Iterator[Batch]:
+def batches(encoded: list[list[int]], labels: Sequence[Label], size: int, rng: random.Random) -> Iterator[Batch]:
     """Shuffled batches of token lists of like length, so that little is padding."""
     order = list(range(len(encoded)))
     rng.shuffle(order)
@@ -112,7 +123,7 @@ def batches(encoded: list[list[int]], labels: list[int], size: int, rng: random.
         yield collate([encoded[row] for row in group], [labels[row] for row in group])
 
 
-def collate(encoded: list[list[int]], labels: list[int]) -> Batch:
+def collate(encoded: list[list[int]], labels: Sequence[Label]) -> Batch:
     """Lists of token ids to one right-padded batch."""
     longest = max(1, *map(len, encoded))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in encoded])

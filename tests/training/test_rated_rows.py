@@ -1,4 +1,4 @@
-"""The guide's rows and the judge's: three labels, and nothing in common."""
+"""The guide's rows and the judge's: three labels, and nothing in common; and the fluency guide's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slalom.training.sentiment_rows import SIDES, rows_of
+from slalom.training.rated_rows import SENTIMENT_SHARES, SIDES, fluency_rows, rows_of
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -35,12 +35,19 @@ def data(tmp_path: Path) -> Path:
     )
     write(tmp_path / "general_text.jsonl.gz", [{"text": text, "source": source} for source in neutral])
     drafts = [
-        {"prompt": f"The thing {number}", "text": " is here.", "sentiment": number % 5 - 2, "split": "train"}
+        {
+            "prompt": f"The thing {number}",
+            "text": " is here.",
+            "sentiment": number % 5 - 2,
+            "fluency": 3,
+            "split": "train",
+        }
         for number in range(60)
     ]
-    held_out = [{"prompt": "The end", "text": " is near.", "sentiment": -1, "split": "dev"}]
+    held_out = [{"prompt": "The end", "text": " is near.", "sentiment": -1, "fluency": 4, "split": "dev"}]
     write(tmp_path / "drafts_read.jsonl.gz", drafts + held_out)
-    write(tmp_path / "rated.jsonl.gz", [{"prompt": "More", "text": " of it.", "sentiment": 2, "split": "train"}])
+    rated = {"prompt": "More", "text": " of it.", "sentiment": 2, "fluency": 5, "split": "train"}
+    write(tmp_path / "rated.jsonl.gz", [rated])
     return tmp_path
 
 
@@ -58,8 +65,9 @@ def test_ratings_become_three_labels_and_the_dev_part_is_for_measuring_alone(dat
     rows = rows_of("guide", data, data / "rated.jsonl.gz")
     labels = {row["text"]: row["label"] for row in rows if row["source"] == "drafts as read"}
     for number in range(60):
-        text = f"The thing {number} is here."
-        assert labels.get(text) in (None, [0, 0, 1, 2, 2][number % 5])
+        found, rating = labels.get(f"The thing {number} is."), number % 5 - 2
+        assert found in (None, SENTIMENT_SHARES[rating], [0, 0, 1, 2, 2][rating + 2])
+    assert labels["The end is near."] == 0
     assert [row["split"] for row in rows if row["text"] == "The end is near."] == ["test"]
     assert {row["split"] for row in rows if row["source"] == "drafts as read"} == {"train", "calibration", "test"}
 
@@ -72,3 +80,22 @@ def test_a_sentence_with_an_opinion_is_not_taken_for_neutral(data: Path) -> None
     ]
     assert texts
     assert not any("terrible" in text or "--" in text for text in texts)
+
+
+def test_what_is_learned_from_has_shares_and_what_is_measured_on_has_labels(data: Path) -> None:
+    rows = rows_of("guide", data, data / "rated.jsonl.gz") + fluency_rows(data, data / "rated.jsonl.gz")
+    drafts = [row for row in rows if row["source"] == "drafts as read"]
+    assert all(isinstance(row["label"], list) == (row["split"] == "train") for row in drafts)
+    assert all(sum(row["label"]) == pytest.approx(1) for row in drafts if row["split"] == "train")
+
+
+def test_a_rating_of_four_or_five_is_fluent(data: Path) -> None:
+    rows = {row["text"]: row for row in fluency_rows(data, data / "rated.jsonl.gz")}
+    assert rows["The end is near."] == {
+        "text": "The end is near.",
+        "label": 1,
+        "source": "drafts as read",
+        "split": "test",
+    }
+    other = [row["label"] for row in rows.values() if row["text"].startswith("The thing")]
+    assert all(label in (0, [0.75, 0.25]) for label in other)

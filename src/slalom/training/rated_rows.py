@@ -1,10 +1,11 @@
-"""Public data sets to the rows that the three-class sentiment guide, and its judge, are trained and measured on.
+"""Public data sets and rated drafts to the rows that the sentiment guide, its judge and the fluency guide learn from.
 
-    python -m slalom.training.sentiment_rows DATA_FOLDER data/drafts_rated.jsonl.gz OUT_FOLDER
+    python -m slalom.training.rated_rows DATA_FOLDER data/drafts_rated.jsonl.gz OUT_FOLDER
 
-writes guide.jsonl.gz and judge.jsonl.gz. DATA_FOLDER holds sentiment3, general_text and drafts_read; the second file is
-more drafts of the LM, rated in the same way (data/README.md). The two share no source of labelled sentences, no
-collection of neutral ones, and no prompt of the LM's drafts, so that the judge has seen nothing the guide learned from.
+writes guide.jsonl.gz, judge.jsonl.gz and fluency.jsonl.gz. DATA_FOLDER holds sentiment3, general_text and drafts_read;
+the second file is more drafts of the LM, rated in the same way (data/README.md). Guide and judge share no source of
+labelled sentences, no collection of neutral ones, and no prompt of the LM's drafts, so that the judge has seen nothing
+the guide learned from.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 NEGATIVE, NEUTRAL, POSITIVE = 0, 1, 2
-DRAFT_COPIES = 4  # drafts are few and nearest to what is judged
+DRAFT_COPIES = 3  # drafts are few and nearest to what is judged
+# A mild rating is a near miss of the next one: the shares of negative, neutral and positive that go with each.
+SENTIMENT_SHARES = {-2: [1, 0, 0], -1: [0.75, 0.25, 0], 0: [0.125, 0.75, 0.125], 1: [0, 0.25, 0.75], 2: [0, 0, 1]}
+FLUENT_SHARES = {1: 0.0, 2: 0.05, 3: 0.25, 4: 0.85, 5: 1.0}  # a rating of fluency → how far the text is a fluent one
 CALIBRATION = 6  # of so many prompts of drafts, one is kept for the temperature
 
 
@@ -34,8 +38,8 @@ class Side(NamedTuple):
 
 
 SIDES = {
-    "guide": Side(("sst5", "goemotions"), ("boolq-wikipedia",), 3500, 3000),
-    "judge": Side(("tweeteval", "customer-reviews"), ("wikitext103-valid-tokens", "brown"), 4000, 3000),
+    "guide": Side(("sst5", "goemotions"), ("boolq-wikipedia",), 1200, 1200),
+    "judge": Side(("tweeteval", "customer-reviews"), ("wikitext103-valid-tokens", "brown"), 1200, 1200),
 }
 
 
@@ -98,22 +102,38 @@ def clean(text: str) -> str:
 def drafts(files: list[Path], name: str) -> Iterator[dict[str, Any]]:
     """The LM's drafts as readers rated them: the guide has two of three training prompts, the judge the third.
 
-    Of the prompts one has, some are kept for its temperature; the dev part is for measuring alone.
+    Of the prompts one has, some are kept for its temperature; the dev part is for measuring alone. Measured is against
+    what the reader said: only what is learned from has shares.
     """
     for row in [row for file in files for row in read(file)]:
-        out = {
-            "text": row["prompt"] + row["text"],
-            "label": NEUTRAL + (row["sentiment"] > 0) - (row["sentiment"] < 0),
-            "source": "drafts as read",
-        }
-        number = int(hashlib.sha256(row["prompt"].encode()).hexdigest(), 16)
-        if row["split"] != "train":
-            yield out | {"split": "test"}
-        elif (number % 3 == 0) == (name == "judge"):
-            if number // 3 % CALIBRATION == 0:
-                yield out | {"split": "calibration"}
-            else:
-                yield from [out | {"split": "train"}] * DRAFT_COPIES
+        rating, judges = row["sentiment"], _number(row["prompt"]) % 3 == 0
+        out = _draft(row, NEUTRAL + (rating > 0) - (rating < 0))
+        if out["split"] != "train":
+            if out["split"] == "test" or judges == (name == "judge"):
+                yield out
+        elif judges == (name == "judge"):
+            yield from [out | {"label": SENTIMENT_SHARES[rating]}] * DRAFT_COPIES
+
+
+def fluency_rows(data: Path, rated: Path) -> list[dict[str, Any]]:
+    """The same drafts with how fluent readers found them: 4 or 5 of 5 is fluent."""
+    rows = []
+    for row in [*read(data / "drafts_read.jsonl.gz"), *read(rated)]:
+        out, share = _draft(row, int(row["fluency"] >= 4)), FLUENT_SHARES[row["fluency"]]
+        rows.append(out | {"label": [1 - share, share]} if out["split"] == "train" else out)
+    random.Random(0).shuffle(rows)
+    return rows
+
+
+def _draft(row: dict[str, Any], label: int) -> dict[str, Any]:
+    """A rated draft as a row of its split: test, calibration or train, by its prompt."""
+    kept = "calibration" if _number(row["prompt"]) // 3 % CALIBRATION == 0 else "train"
+    split = kept if row["split"] == "train" else "test"
+    return {"text": row["prompt"] + row["text"], "label": label, "source": "drafts as read", "split": split}
+
+
+def _number(prompt: str) -> int:
+    return int(hashlib.sha256(prompt.encode()).hexdigest(), 16)
 
 
 def read(path: Path) -> Iterable[dict[str, Any]]:
@@ -123,14 +143,15 @@ def read(path: Path) -> Iterable[dict[str, Any]]:
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the three files."""
     if len(sys.argv) != 4:
-        sys.exit("usage: python -m slalom.training.sentiment_rows DATA_FOLDER DRAFTS_RATED OUT_FOLDER")
+        sys.exit("usage: python -m slalom.training.rated_rows DATA_FOLDER DRAFTS_RATED OUT_FOLDER")
     data, rated, out = map(Path, sys.argv[1:])
     out.mkdir(parents=True, exist_ok=True)
-    for name in SIDES:
+    files = {name: rows_of(name, data, rated) for name in SIDES} | {"fluency": fluency_rows(data, rated)}
+    for name, rows in files.items():
         with gzip.open(out / f"{name}.jsonl.gz", "wt", encoding="utf-8") as lines:
-            lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(name, data, rated))
+            lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 if __name__ == "__main__":
