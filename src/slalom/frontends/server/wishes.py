@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from dataclasses import fields
+from dataclasses import asdict, fields
+from functools import cache
 from typing import Any
 
 from slalom.constraints import Sentiment, Similar, Toxicity
@@ -23,6 +24,7 @@ from slalom.frontends.specs import OPTIONS, WISHES, TextSpec
 
 SHIPPED = ("sentiment", "detoxify", "similar")
 REMEMBERED = 64  # different wishes that are kept: whoever asks for the same is judged in one go with the others
+KINDS = ("style", "words", "detoxification", "several")  # of wishes that samplers have presets for
 GROWTH = 8  # how many times its default a whole-number knob may be, for they are what takes time and memory
 LARGEST = 1e6  # of any other knob
 
@@ -87,7 +89,7 @@ def open_knobs(sampler: str) -> dict[str, dict[str, Any]]:
             "default": one.default,
             "help": one.metadata["help"],
             "least": one.metadata["least"],
-            "most": None if isinstance(one.default, (bool, str)) else _most(one.default),
+            "most": None if isinstance(one.default, (bool, str)) else _most(sampler, one.name, one.default),
             "choices": one.metadata["choices"] and list(one.metadata["choices"]),
         }
         for one in [*own, *fields(Objective)]
@@ -110,8 +112,23 @@ def check_knobs(sampler: str, given: dict[str, Any]) -> None:
             raise SlalomError(f"slalom.knobs.{name} is {value!r}; it must be a number, at most {most:g}")
 
 
-def _most(default: Any) -> float:
-    return GROWTH * max(1, default) if isinstance(default, int) else LARGEST
+def _most(sampler: str, knob: str, default: float) -> float:
+    """The largest value of a knob that a request may give; never less than a preset does, for that is echoed."""
+    most = GROWTH * max(1, default) if isinstance(default, int) else LARGEST
+    return max([most, *(abs(preset[knob]) for preset in _preset_knobs(sampler))])
+
+
+@cache
+def _preset_knobs(sampler: str) -> list[dict[str, Any]]:
+    """The knobs of every preset of a sampler, whatever kind of wish it is for."""
+    found = []
+    for kind in KINDS:
+        wish = Custom(lambda prompt, text: 0.0)
+        wish.kind = kind
+        for preset in SAMPLERS[sampler].presets(wish).values():
+            chosen: Any = preset.sampler
+            found.append({**asdict(chosen), **asdict(preset.objective)})
+    return found
 
 
 def _labels(source: str) -> list[str]:
