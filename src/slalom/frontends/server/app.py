@@ -60,6 +60,7 @@ class Service:
         self.settings, self.metrics = settings, Metrics()
         self.name = settings.served_name(lm.name)
         self.wishes = Wishes(settings)
+        self.wishes.prepare(lm.device)
         self.worker = Worker(lm, settings, self.wishes, self.metrics)
         self.props = describe_server(lm, self.name, settings, self.wishes)
 
