@@ -73,6 +73,12 @@ class Service:
         return Watch(self.worker, ask, request, self.settings.max_seconds)
 
 
+def start_log() -> None:
+    """Let this process write the server's lines: one a request, and with log_prompts what was said."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logger.setLevel(logging.INFO)
+
+
 def make_app(lm: SteerableModel, settings: ServeSpec) -> FastAPI:
     """The application; its worker starts and ends with it."""
     service = Service(lm, settings)
