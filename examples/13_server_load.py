@@ -143,12 +143,12 @@ def memory(client: httpx.Client) -> float | None:
 
 def summary(load: Load, loads: list[Load]) -> str:
     """One number of clients in a line; what could not be measured is missing."""
-    statuses = Counter(answer.status for answer in load.answers)
+    statuses = sorted(Counter(answer.status for answer in load.answers).items())
     times = [answer.seconds for answer in load.answers if answer.status == "200"]
     alone = next((texts_a_second(one) for one in loads if one.clients == 1), 0.0)
     parts = [
         f"clients {load.clients}",
-        f"requests {len(load.answers)} ({', '.join(f'{status}: {count}' for status, count in sorted(statuses.items()))})",
+        f"requests {len(load.answers)} ({', '.join(f'{status}: {count}' for status, count in statuses)})",
         f"{texts_a_second(load):.2f} texts/s",
     ]
     if alone:

@@ -282,7 +282,9 @@ def test_the_work_for_a_client_that_never_reads_ends_with_its_time(chatty: Steer
         assert queue_empties(app, within=0.0)
 
 
-def test_an_error_that_nobody_handles_is_counted_as_500(chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_handles_is_counted_as_500(
+    chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*given: object) -> None:
         raise RuntimeError("secret")
 

@@ -105,15 +105,14 @@ def test_after_the_start_no_request_opens_a_file_or_reaches_the_network(
     chatty: SteerableModel, settings: ServeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = {"shipped": True, "allow_constraint": ["alliteration"], "allow_regex": True}
-    with TestClient(make_app(chatty, settings.model_copy(update=changed))) as client:
-        with monkeypatch.context() as patch:
-            forbid_reading(patch)
-            answers = [client.post("/v1/completions", json=ASK | {"slalom": wish | {"steps": 2}}) for wish in WISHES]
-            messages = {"messages": [{"role": "user", "content": "the food"}]}
-            for path, stream in (("/v1/chat/completions", False), ("/v1/steer/stream", True)):
-                body = {"model": NAME, "max_tokens": 4, "slalom": {"sentiment": "positive", "steps": 2}} | messages
-                answers.append(client.post(path, json=body | ({"stream": True} if stream else {})))
-            none = client.post("/v1/completions", json=ASK | {"slalom": {"detoxify": True, "sampler": "lm-steer"}})
+    app = make_app(chatty, settings.model_copy(update=changed))
+    with TestClient(app) as client, monkeypatch.context() as patch:
+        forbid_reading(patch)
+        answers = [client.post("/v1/completions", json=ASK | {"slalom": wish | {"steps": 2}}) for wish in WISHES]
+        chat = {"model": NAME, "messages": [{"role": "user", "content": "the food"}], "max_tokens": 4}
+        for path in ("/v1/chat/completions", "/v1/steer/stream"):
+            answers.append(client.post(path, json=chat | {"slalom": {"sentiment": "positive", "steps": 2}}))
+        none = client.post("/v1/completions", json=ASK | {"slalom": {"detoxify": True, "sampler": "lm-steer"}})
     assert [answer.status_code for answer in answers] == [200] * len(answers), [answer.text for answer in answers]
     assert "event: error" not in answers[-1].text
     assert "no steer is shipped" in none.json()["error"]["message"]

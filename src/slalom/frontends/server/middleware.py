@@ -46,7 +46,7 @@ class Counted:
         finally:
             seconds = time.perf_counter() - started
             endpoint = getattr(scope.get("route"), "path", "other")
-            said = str(status) if status else "gone"  # cancelled before there was an answer: the client left, or the server ends
+            said = str(status) if status else "gone"  # cancelled: the client left, or the server ends
             self._metrics.requests.labels(endpoint, said).inc()
             self._metrics.seconds.labels(endpoint).observe(seconds)
             logger.info("%s %s %s %.3f s", scope["method"], endpoint, said, seconds)
