@@ -1,7 +1,7 @@
 """2: draft → score and candidate effects."""
 
 from slalom.constraints.avoid import Avoid
-from slalom.constraints.classifier import Classifier
+from slalom.constraints.classifier import Classifier, MarginConstraint
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
 from slalom.constraints.encoder import Reads
@@ -31,7 +31,7 @@ CONSTRAINTS: dict[str, type[Constraint]] = {
 }
 
 
-def classifier(source: str, label: str, reads: Reads = "text", description: str | None = None) -> Constraint:
+def classifier(source: str, label: str, reads: Reads = "text", description: str | None = None) -> MarginConstraint:
     """A classifier's label as a wish, whichever way the classifier reads: text of its own, or the LM's table."""
     folder = located(source)
     if (folder / "projection.safetensors").is_file():

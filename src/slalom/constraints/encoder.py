@@ -134,6 +134,10 @@ class EncoderConstraint(Constraint):
             readings.remember(found)
             return self._f(torch.stack([found[text] for text in texts])).to(device)
 
+    def prepare(self, device: torch.device) -> None:
+        """Place the encoder for an LM on this device, and have the engine now that the first text would wait for."""
+        self._engine(place(self.model, device))
+
     def _engine(self, home: torch.device) -> tuple[Callable[[dict[str, torch.Tensor]], torch.Tensor], int]:
         """What gives the encoder's outputs without gradients, and how many texts it had best read at once."""
         fast = self._fast if home.type == "cpu" else None

@@ -32,9 +32,12 @@ def registered_constraint(name: str, argument: str) -> Constraint:
     if name not in known:
         choices = f"choose from {', '.join(known)}" if known else f"no installed package registers any in {GROUP}"
         raise SlalomError(f"unknown constraint {name!r}; {choices}")
-    made = load_kind(known[name])(argument)
+    return constraint_of(known[name], argument)
+
+
+def constraint_of(point: EntryPoint, argument: str) -> Constraint:
+    """What a package registered, made from one string."""
+    made = load_kind(point)(argument)
     if not isinstance(made, Constraint):
-        raise SlalomError(
-            f"{known[name].value} made a {type(made).__name__} of {argument!r}; it must make a Constraint"
-        )
+        raise SlalomError(f"{point.value} made a {type(made).__name__} of {argument!r}; it must make a Constraint")
     return made

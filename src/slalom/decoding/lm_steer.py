@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
@@ -158,7 +159,13 @@ def shipped_pull(lm: str, weight: float, constraint: Constraint) -> Pull:
             f"no steer is shipped for {constraint.name} and {lm}; "
             f"make one with slalom train steer DATA --lm {lm} --out FOLDER, and set the knob steer to that folder"
         )
-    return load_steer(SHIPPED / folder).pull(weight, constraint.label_name)
+    return kept_steer(SHIPPED / folder).pull(weight, constraint.label_name)
+
+
+@cache
+def kept_steer(folder: Path) -> Trained:
+    """`load_steer`, read once: for the shipped ones, which do not change."""
+    return load_steer(folder)
 
 
 def load_steer(folder: Path) -> Trained:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import logging
 import os
 import signal
 import socket
@@ -61,7 +60,7 @@ def _serve_here(settings: ServeSpec) -> None:
     try:
         import uvicorn
 
-        from slalom.frontends.server.app import make_app
+        from slalom.frontends.server.app import make_app, start_log
     except ModuleNotFoundError as error:
         raise SlalomError(f"{MISSING} ({error.name} is missing)") from None
 
@@ -73,8 +72,7 @@ def _serve_here(settings: ServeSpec) -> None:
         with console.status("loading"):
             lm = load(settings.model or DEFAULT, device=settings.device, dtype=settings.dtype, engine=settings.engine)
             app = make_app(lm, settings)
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("slalom.server").setLevel(logging.INFO)
+        start_log()
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
@@ -110,8 +111,11 @@ class TextSpec(BaseModel):
         """What `steer` and `requests` take besides prompts and wish."""
         return cast("Options", {name: getattr(self, name) for name in type(self).model_fields if name in OPTIONS})
 
-    def constraint(self) -> Constraint:
-        """The sum of all constraints that were given."""
+    def constraint(self, made: Mapping[str, Constraint] | None = None) -> Constraint:
+        """The sum of all constraints that were given.
+
+        `made` are those that exist already: by the name of their field, `sentiment` or `constraints.rhyme` say.
+        """
         from slalom.constraints import (
             Avoid,
             EndsWithSentence,
@@ -125,11 +129,12 @@ class TextSpec(BaseModel):
         )
         from slalom.constraints.plugins import registered_constraint
 
+        made = made or {}
         parts: list[Constraint] = []
         if self.sentiment:
-            parts.append(Sentiment(self.sentiment))
+            parts.append(made.get("sentiment") or Sentiment(self.sentiment))
         if self.detoxify:
-            parts.append(Toxicity("low"))
+            parts.append(made.get("detoxify") or Toxicity("low"))
         if self.keywords:
             parts.append(Keywords(self.keywords, self.mode))
         if self.topic:
@@ -137,14 +142,16 @@ class TextSpec(BaseModel):
         if self.avoid:
             parts.append(Avoid(self.avoid))
         if self.classifier and self.label:
-            parts.append(classifier(self.classifier, self.label, description=self.description))
+            own = made.get("classifier")
+            parts.append(own or classifier(self.classifier, self.label, description=self.description))
         if self.similar:
             parts.append(Similar(self.similar))
         if self.regex:
             parts.append(Regex(self.regex))
         if self.whole_sentences:
             parts.append(EndsWithSentence())
-        parts += [registered_constraint(name, argument) for name, argument in self.constraints.items()]
+        for name, argument in self.constraints.items():
+            parts.append(made.get(f"constraints.{name}") or registered_constraint(name, argument))
         whole = parts[0]
         for part in parts[1:]:
             whole = whole + part

@@ -11,10 +11,12 @@ from fastapi.testclient import TestClient
 
 from slalom.api import SteerableModel
 from slalom.constraints import Keywords
+from slalom.decoding import SAMPLERS
 from slalom.frontends.server import app as app_module
 from slalom.frontends.server.app import make_app
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wire import OFF
+from slalom.frontends.server.wishes import open_knobs
 from tests.frontends.server.conftest import NAME
 
 SOUP = {"keywords": ["soup"], "steps": 8}
@@ -105,6 +107,51 @@ def test_the_echoed_settings_give_the_same_text_again(client: TestClient, change
         assert again["text"] == choice["text"]
         for same in ("settings", "seed", "drafts", "told", "satisfied"):
             assert again["slalom"][same] == choice["slalom"][same]
+
+
+WISHES: dict[str, dict[str, Any]] = {
+    "keywords": {"keywords": ["soup"]},
+    "classifier": {"classifier": "taste", "label": "good"},
+}
+
+
+@pytest.mark.parametrize("wish", WISHES)
+@pytest.mark.parametrize(
+    ("sampler", "preset"),
+    [
+        (name, preset)
+        for name, kind in SAMPLERS.items()
+        if name != "lm-steer"  # no steer is shipped for the tiny LM
+        for preset in kind.presets(Keywords(["soup"]))
+    ],
+)
+def test_every_sampler_and_preset_echoes_settings_that_can_be_sent_again(
+    client: TestClient, sampler: str, preset: str, wish: str
+) -> None:
+    quick = {"inner": 2} if "inner" in open_knobs(sampler) else {}
+    asked = WISHES[wish] | {"sampler": sampler, "preset": preset, "steps": 2, "knobs": quick}
+    (choice,) = complete(client, slalom=asked)["choices"]
+    (again,) = complete(client, **choice["slalom"]["settings"])["choices"]
+    assert (again["text"], again["slalom"]) == (choice["text"], choice["slalom"])
+
+
+def test_the_echoed_settings_of_a_chat_give_the_same_answer_again(client: TestClient) -> None:
+    (choice,) = client.post("/v1/chat/completions", json=SAY | {"max_tokens": 40, "seed": 3}).json()["choices"]
+    again = client.post("/v1/chat/completions", json=SAY | choice["slalom"]["settings"])
+    assert again.json()["choices"] == [choice]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "knob", "most"), [("mucola", "wait", 50), ("rerank", "top_k", 200), ("climb", "width", 32)]
+)
+def test_a_whole_number_knob_may_be_what_a_preset_sets_or_8_times_its_default(
+    client: TestClient, sampler: str, knob: str, most: int
+) -> None:
+    listed = {one["name"]: one["knobs"] for one in client.get("/props").json()["samplers"]}
+    assert {one["name"]: one["most"] for one in listed[sampler]}[knob] == most
+    asked = SOUP | {"sampler": sampler, "steps": 1}
+    complete(client, slalom=asked | {"knobs": {knob: most}})
+    assert f"at most {most}" in refused(client, slalom=asked | {"knobs": {knob: most + 1}})["message"]
 
 
 def test_without_a_wish_the_lm_alone_writes(client: TestClient, chatty: SteerableModel) -> None:

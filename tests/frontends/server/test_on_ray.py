@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -74,6 +75,21 @@ def test_replicas_answer_as_the_server_in_this_process_does(settings: ServeSpec)
         with there.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as stream:
             assert [line for line in stream.iter_lines() if line][-1] == "data: [DONE]"
         assert there.get("/health").json() == {"status": "ok"}
+
+
+def test_a_replica_writes_the_log_that_the_operator_asked_for(
+    settings: ServeSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("slalom.server")
+    before = logger.level
+    logger.setLevel(logging.NOTSET)  # as in a process that Ray has just started
+    try:
+        with TestClient(build_app(settings.model_copy(update={"log_prompts": True}))) as here:
+            here.post("/v1/completions", json=BODY)
+    finally:
+        logger.setLevel(before)
+    assert "POST /v1/completions 200" in caplog.text
+    assert "prompts ['we']" in caplog.text
 
 
 def test_the_command_serves_until_it_is_told_to_stop(settings: ServeSpec, tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from slalom.api import SteerableModel
@@ -191,3 +195,101 @@ def test_a_client_that_goes_away_stops_its_work(serving: Serving, path: str, str
         assert drafts < 100
         time.sleep(0.5)
         assert metric(url, "slalom_drafts_total") == drafts
+
+
+STREAMS = ("/v1/completions", "/v1/chat/completions", "/v1/steer/stream")
+
+
+def endless_stream(path: str) -> dict[str, Any]:
+    """A stream that takes long, for a route."""
+    if "chat" not in path:
+        return ENDLESS | {"stream": True}
+    body = {name: value for name, value in ENDLESS.items() if name != "prompt"}
+    return body | {"stream": True, "messages": [{"role": "user", "content": "the food"}]}
+
+
+def post_and_leave(app: FastAPI, path: str, body: dict[str, Any], read: bool = False, seconds: float = 0.2) -> None:
+    """What a server does with a request whose client stays so long and reads nothing, or the beginning of it."""
+
+    async def run() -> None:
+        first, leaving = asyncio.Event(), asyncio.Event()
+        asyncio.get_running_loop().call_later(seconds, leaving.set)
+
+        async def receive() -> dict[str, Any]:
+            if not first.is_set():
+                first.set()
+                return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+            await leaving.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if not read:
+                await asyncio.Event().wait()
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+        await app(scope, receive, send)  # type: ignore[arg-type]
+
+    asyncio.run(run())
+
+
+@contextmanager
+def working(app: FastAPI) -> Iterator[None]:
+    """While open, the app's worker works."""
+    app.state.service.worker.start()
+    try:
+        yield
+    finally:
+        app.state.service.worker.close()
+
+
+def queue_empties(app: FastAPI, within: float = 3.0) -> bool:
+    """Whether all jobs leave soon."""
+    deadline = time.monotonic() + within
+    while b"slalom_queue 0.0" not in app.state.service.metrics.text():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_client_that_leaves_before_its_job_begins_is_no_error_of_the_server(
+    chatty: SteerableModel, path: str
+) -> None:
+    app = make_app(chatty, ServeSpec(shipped=False))
+    post_and_leave(app, path, endless_stream(path), read=True)  # the worker has not begun
+    assert f'slalom_requests_total{{endpoint="{path}",status="499"}} 1.0' in app.state.service.metrics.text().decode()
+    with working(app):
+        assert queue_empties(app)
+    assert b"slalom_drafts_total 0.0" in app.state.service.metrics.text()
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_client_that_leaves_before_it_reads_a_line_stops_its_work(chatty: SteerableModel, path: str) -> None:
+    app = make_app(chatty, ServeSpec(shipped=False))
+    with working(app):
+        post_and_leave(app, path, endless_stream(path), seconds=0.7)
+        assert queue_empties(app)
+
+
+def test_the_work_for_a_client_that_never_reads_ends_with_its_time(chatty: SteerableModel) -> None:
+    app = make_app(chatty, ServeSpec(shipped=False, max_seconds=0.5))
+    with working(app):
+        started = time.monotonic()
+        post_and_leave(app, "/v1/steer/stream", endless_stream("/v1/steer/stream"), seconds=2.5)
+        assert time.monotonic() - started > 2
+        assert queue_empties(app, within=0.0)
+
+
+def test_an_error_that_nobody_handles_is_counted_as_500(
+    chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError("secret")
+
+    with TestClient(make_app(chatty, ServeSpec(shipped=False)), raise_server_exceptions=False) as client:
+        monkeypatch.setattr("slalom.frontends.server.app.Service.watch", fail)
+        for path in STREAMS:
+            assert client.post(path, json=endless_stream(path)).status_code == 500
+            assert f'slalom_requests_total{{endpoint="{path}",status="500"}} 1.0' in client.get("/metrics").text

@@ -26,7 +26,7 @@ from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.streaming import Watch
 from slalom.frontends.server.wire import ChatBody, CompletionBody, SteerBody
 from slalom.frontends.server.wishes import Wishes
-from slalom.frontends.server.worker import Worker, Written
+from slalom.frontends.server.worker import Worker
 
 PAGE = Path(__file__).parent.parent / "page"
 PAGE_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
@@ -60,6 +60,7 @@ class Service:
         self.settings, self.metrics = settings, Metrics()
         self.name = settings.served_name(lm.name)
         self.wishes = Wishes(settings)
+        self.wishes.prepare(lm.device)
         self.worker = Worker(lm, settings, self.wishes, self.metrics)
         self.props = describe_server(lm, self.name, settings, self.wishes)
 
@@ -70,6 +71,12 @@ class Service:
         if self.settings.log_prompts:
             logger.info("prompts %r", ask.prompts)
         return Watch(self.worker, ask, request, self.settings.max_seconds)
+
+
+def start_log() -> None:
+    """Let this process write the server's lines: one a request, and with log_prompts what was said."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logger.setLevel(logging.INFO)
 
 
 def make_app(lm: SteerableModel, settings: ServeSpec) -> FastAPI:
@@ -116,7 +123,7 @@ def _add_texts(app: FastAPI, service: Service) -> None:
         head, watch = answers.new_head("cmpl", service.name), service.watch(ask, request, body.user)
         if body.stream:
             return await streaming.completion_stream(watch, head, _counts(body))  # type: ignore[return-value]
-        return answers.completion(head, ask, await _collected(watch))
+        return answers.completion(head, ask, await streaming.collected(watch))
 
     @app.post("/v1/chat/completions", responses=both)
     async def chat_completions(body: ChatBody, request: Request) -> answers.ChatCompletion:
@@ -125,7 +132,7 @@ def _add_texts(app: FastAPI, service: Service) -> None:
         head, watch = answers.new_head("chatcmpl", service.name), service.watch(ask, request, body.user)
         if body.stream:
             return await streaming.chat_stream(watch, head, _counts(body))  # type: ignore[return-value]
-        return answers.chat_completion(head, ask, await _collected(watch))
+        return answers.chat_completion(head, ask, await streaming.collected(watch))
 
     @app.post(
         "/v1/steer/stream",
@@ -137,13 +144,6 @@ def _add_texts(app: FastAPI, service: Service) -> None:
         ask = intake.read_steer(body, service.name, settings)
         head = answers.new_head("steer", service.name)
         return await streaming.draft_stream(service.watch(ask, request, body.user), head)
-
-
-async def _collected(watch: Watch) -> list[Written]:
-    try:
-        return await streaming.collected(watch)
-    except streaming.ClientGoneError:
-        raise ApiError(499, "the client has gone") from None
 
 
 def _counts(body: CompletionBody | ChatBody) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -12,6 +12,7 @@ class Metrics:
 
     def __init__(self) -> None:
         own = self._registry = CollectorRegistry()
+        ProcessCollector(registry=own)  # memory, CPU time and open files of this process
         labels = ["endpoint", "status"]
         self.requests = Counter("slalom_requests", "Answered requests.", labels, registry=own)
         self.seconds = Histogram(

@@ -40,10 +40,13 @@ class Counted:
 
         try:
             await self._app(scope, receive, noting)
+        except Exception:  # nobody handled it: it is answered 500 further out, or breaks off what was begun
+            status = 500
+            raise
         finally:
             seconds = time.perf_counter() - started
             endpoint = getattr(scope.get("route"), "path", "other")
-            said = str(status) if status else "gone"  # the client left before there was an answer
+            said = str(status) if status else "gone"  # cancelled: the client left, or the server ends
             self._metrics.requests.labels(endpoint, said).inc()
             self._metrics.seconds.labels(endpoint).observe(seconds)
             logger.info("%s %s %s %.3f s", scope["method"], endpoint, said, seconds)

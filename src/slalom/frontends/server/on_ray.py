@@ -23,9 +23,10 @@ def build_app(settings: ServeSpec) -> FastAPI:
     """The application of one replica, with its LM."""
     from slalom.api import load
     from slalom.backbone.model import DEFAULT
-    from slalom.frontends.server.app import make_app
+    from slalom.frontends.server.app import make_app, start_log
 
     lm = load(settings.model or DEFAULT, device=settings.device, dtype=settings.dtype, engine=settings.engine)
+    start_log()
     return make_app(lm, settings)
 
 

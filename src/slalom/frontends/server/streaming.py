@@ -7,11 +7,11 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from slalom.frontends.server.answers import Head, how, settings_of, steered_text, usage
 from slalom.frontends.server.errors import ApiError, late
@@ -21,12 +21,15 @@ from slalom.frontends.server.worker import Drafted, Event, Failed, Progressed, S
 EVENT_STREAM = "text/event-stream"
 
 
-class ClientGoneError(Exception):
-    """Nobody waits for the answer any more."""
+class ClientGoneError(ApiError):
+    """Nobody waits for the answer any more; its status is for the log and the metrics alone."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "the client has gone")
 
 
 class Watch:
-    """The events of one request as they come. Leaving it stops what is left of the work."""
+    """The events of one request as they come. Closing it stops what is left of the work."""
 
     def __init__(self, worker: Worker, ask: Ask, request: Request, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -40,6 +43,7 @@ class Watch:
                 loop.call_soon_threadsafe(self._events.put_nowait, event)
 
         self._job = worker.submit(ask, tell)
+        self._end = loop.call_at(self._deadline, worker.cancel, self._job)  # even if nobody asks for the next event
         self._gone = asyncio.create_task(_disconnected(request))
 
     async def start(self) -> list[Any]:
@@ -63,7 +67,7 @@ class Watch:
                 raise event.error
             return event
         if self._gone.done():
-            raise ClientGoneError
+            raise ClientGoneError()
         raise late(self._seconds)
 
     async def texts(self, count: int) -> AsyncIterator[Event]:
@@ -73,12 +77,9 @@ class Watch:
             count -= isinstance(event, Written)
             yield event
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop what is left of the work."""
+        self._end.cancel()
         self._gone.cancel()
         self._worker.cancel(self._job)
 
@@ -91,7 +92,7 @@ async def _disconnected(request: Request) -> None:
 
 async def collected(watch: Watch) -> list[Written]:
     """All texts of a request, in order."""
-    with watch:
+    with contextlib.closing(watch):
         rows = await watch.start()
         found = [event async for event in watch.texts(len(rows)) if isinstance(event, Written)]
     return sorted(found, key=lambda one: one.number)
@@ -129,25 +130,22 @@ async def _chunks(watch: Watch, head: Head, kind: str, count_tokens: bool, chat:
 
     async def lines() -> AsyncIterator[str]:
         written: list[Written] = []
-        with watch:
-            try:
-                async for event in watch.texts(len(rows)):
-                    if isinstance(event, Progressed):
-                        yield f": draft {event.drafts}, best {event.best:.2f}\n\n"
-                    elif isinstance(event, Written):
-                        written.append(event)
-                        for piece in pieces(event):
-                            yield chunk([piece])
-            except ApiError as error:
-                yield data(error.body.model_dump())
-                return
-            except ClientGoneError:
-                return
+        try:
+            async for event in watch.texts(len(rows)):
+                if isinstance(event, Progressed):
+                    yield f": draft {event.drafts}, best {event.best:.2f}\n\n"
+                elif isinstance(event, Written):
+                    written.append(event)
+                    for piece in pieces(event):
+                        yield chunk([piece])
+        except ApiError as error:
+            yield data(error.body.model_dump())
+            return
         if count_tokens:
             yield chunk([], usage=usage(written).model_dump())
         yield "data: [DONE]\n\n"
 
-    return _answer(lines())
+    return WatchedStream(watch, lines())
 
 
 async def draft_stream(watch: Watch, head: Head) -> StreamingResponse:
@@ -158,22 +156,19 @@ async def draft_stream(watch: Watch, head: Head) -> StreamingResponse:
     start["settings"]["n"] = len(rows)
 
     async def lines() -> AsyncIterator[str]:
-        with watch:
-            yield event_lines("start", start)
-            try:
-                async for event in watch.texts(len(rows)):
-                    if isinstance(event, Drafted):
-                        yield event_lines("draft", event.draft)
-                    elif isinstance(event, Written):
-                        yield event_lines("text", steered_text(event))
-            except ApiError as error:
-                yield event_lines("error", error.body.model_dump())
-                return
-            except ClientGoneError:
-                return
+        yield event_lines("start", start)
+        try:
+            async for event in watch.texts(len(rows)):
+                if isinstance(event, Drafted):
+                    yield event_lines("draft", event.draft)
+                elif isinstance(event, Written):
+                    yield event_lines("text", steered_text(event))
+        except ApiError as error:
+            yield event_lines("error", error.body.model_dump())
+            return
         yield event_lines("done", {})
 
-    return _answer(lines())
+    return WatchedStream(watch, lines())
 
 
 async def _started(watch: Watch) -> list[Any]:
@@ -181,12 +176,21 @@ async def _started(watch: Watch) -> list[Any]:
     try:
         return await watch.start()
     except BaseException:
-        watch.__exit__(None, None, None)
+        watch.close()
         raise
 
 
-def _answer(lines: AsyncIterator[str]) -> StreamingResponse:
-    return StreamingResponse(lines, media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"})
+class WatchedStream(StreamingResponse):
+    """A stream that stops its work when it ends, even if nobody ever read a line of it."""
+
+    def __init__(self, watch: Watch, lines: AsyncIterator[str]) -> None:
+        super().__init__(lines, media_type=EVENT_STREAM, headers={"Cache-Control": "no-store"})
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        with contextlib.closing(self._watch):
+            await super().__call__(scope, receive, send)
 
 
 def data(content: dict[str, Any]) -> str:

@@ -5,17 +5,27 @@ A request never makes the server read a file, fetch a name or run code: classifi
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import OrderedDict
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from functools import cache
+from importlib.metadata import EntryPoint
+from typing import Any, NamedTuple
 
-from slalom.constraints import Sentiment, Similar, Toxicity
+import torch
+from transformers import PretrainedConfig
+
+from slalom.constraints import Sentiment, Similar, Toxicity, classifier
+from slalom.constraints.classifier import MarginConstraint, label_index
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
+from slalom.constraints.encoder import EncoderConstraint
 from slalom.constraints.loading import load_classifier
-from slalom.constraints.plugins import registered
-from slalom.decoding import SAMPLERS
+from slalom.constraints.plugins import constraint_of, load_kind, registered
+from slalom.constraints.sentiment import DESCRIPTIONS
+from slalom.decoding import SAMPLERS, lm_steer
 from slalom.decoding.objective import Objective
 from slalom.errors import SlalomError
 from slalom.frontends.server.settings import ServeSpec
@@ -23,30 +33,50 @@ from slalom.frontends.specs import OPTIONS, WISHES, TextSpec
 
 SHIPPED = ("sentiment", "detoxify", "similar")
 REMEMBERED = 64  # different wishes that are kept: whoever asks for the same is judged in one go with the others
+KINDS = ("style", "words", "detoxification", "several")  # of wishes that samplers have presets for
 GROWTH = 8  # how many times its default a whole-number knob may be, for they are what takes time and memory
 LARGEST = 1e6  # of any other knob
 
 NO_WISH = Custom(lambda prompt, text: 0.0, name="no wish", satisfied_at=0.0)  # of a text that the LM alone writes
 
 
+class Registered(NamedTuple):
+    """A classifier that requests may name."""
+
+    config: PretrainedConfig
+    wishes: dict[int, MarginConstraint]  # one a label, by its number
+
+
 class Wishes:
-    """The constraints that requests may name."""
+    """The constraints that requests may name; whatever has to be read for them is read here, at the start."""
 
     def __init__(self, spec: ServeSpec) -> None:
-        self._sources = spec.classifiers
-        self.labels = {name: _labels(source) for name, source in self._sources.items()}
+        self._classifiers = {name: _registered(source) for name, source in spec.classifiers.items()}
+        self.labels = {
+            name: [wish.label_name for _, wish in sorted(one.wishes.items())] for name, one in self._classifiers.items()
+        }
         self._plugins = _known_plugins(spec.allow_constraint)
         closed = [
             *([] if spec.shipped else SHIPPED),
-            *([] if self._sources else ["classifier"]),
+            *([] if self._classifiers else ["classifier"]),
             *([] if spec.allow_regex else ["regex"]),
             *([] if self._plugins else ["constraints"]),
         ]
         self.offered = [wish for wish in WISHES if wish not in closed]
+        self._shipped: dict[str, Constraint] = {}
+        if spec.shipped:
+            self._shipped = {label: Sentiment(label) for label in DESCRIPTIONS}
+            self._shipped |= {"detoxify": Toxicity("low"), "similar": Similar("a text")}
+            for folder in lm_steer.SHIPPED_STEERS.values():
+                lm_steer.kept_steer(lm_steer.SHIPPED / folder)
         self._made: OrderedDict[str, Constraint] = OrderedDict()
-        if spec.shipped:  # their weights are fetched and read now, not when a request asks
-            for loaded in (Sentiment("positive"), Toxicity("low"), Similar("a text")):
-                self._made[loaded.name] = loaded
+
+    def prepare(self, device: torch.device) -> None:
+        """Have every encoder ready for an LM on this device, on the engine that will run it."""
+        registered = [wish for one in self._classifiers.values() for wish in one.wishes.values()]
+        for wish in (*registered, *self._shipped.values()):
+            if isinstance(wish, EncoderConstraint):
+                wish.prepare(device)
 
     def constraint(self, spec: TextSpec) -> Constraint:
         """What a specification wishes for; the same object for the same wish."""
@@ -56,19 +86,32 @@ class Wishes:
         wanted = spec.model_dump(exclude=OPTIONS)
         key = json.dumps(wanted, sort_keys=True)
         if key not in self._made:
-            source = self._sources.get(spec.classifier or "")
-            self._made[key] = spec.model_copy(update={"classifier": source}).constraint()
+            self._made[key] = spec.constraint(dict(self._held(spec)))
         self._made.move_to_end(key)
         while len(self._made) > REMEMBERED:
             self._made.popitem(last=False)
         return self._made[key]
 
+    def _held(self, spec: TextSpec) -> Iterator[tuple[str, Constraint]]:
+        """The parts of a wish that would have to be read if they were not held."""
+        if spec.sentiment:
+            yield "sentiment", self._shipped[spec.sentiment]
+        if spec.detoxify:
+            yield "detoxify", self._shipped["detoxify"]
+        if spec.classifier and spec.label:
+            known = self._classifiers[spec.classifier]
+            wish = copy.copy(known.wishes[label_index(known.config, spec.label)])
+            wish.description = spec.description
+            yield "classifier", wish
+        for name, argument in spec.constraints.items():
+            yield f"constraints.{name}", constraint_of(self._plugins[name], argument)
+
     def _check(self, spec: TextSpec) -> None:
         for wish in spec.wishes:
             if wish not in self.offered:
                 raise SlalomError(f"slalom.{wish} is not open on this server; choose from {', '.join(self.offered)}")
-        if spec.classifier is not None and spec.classifier not in self._sources:
-            raise SlalomError(f"slalom.classifier is {spec.classifier!r}; choose from {', '.join(self._sources)}")
+        if spec.classifier is not None and spec.classifier not in self._classifiers:
+            raise SlalomError(f"slalom.classifier is {spec.classifier!r}; choose from {', '.join(self._classifiers)}")
         for name in spec.constraints:
             if name not in self._plugins:
                 raise SlalomError(f"slalom.constraints has {name!r}; choose from {', '.join(self._plugins)}")
@@ -87,7 +130,7 @@ def open_knobs(sampler: str) -> dict[str, dict[str, Any]]:
             "default": one.default,
             "help": one.metadata["help"],
             "least": one.metadata["least"],
-            "most": None if isinstance(one.default, (bool, str)) else _most(one.default),
+            "most": None if isinstance(one.default, (bool, str)) else _most(sampler, one.name, one.default),
             "choices": one.metadata["choices"] and list(one.metadata["choices"]),
         }
         for one in [*own, *fields(Objective)]
@@ -110,20 +153,38 @@ def check_knobs(sampler: str, given: dict[str, Any]) -> None:
             raise SlalomError(f"slalom.knobs.{name} is {value!r}; it must be a number, at most {most:g}")
 
 
-def _most(default: Any) -> float:
-    return GROWTH * max(1, default) if isinstance(default, int) else LARGEST
+def _most(sampler: str, knob: str, default: float) -> float:
+    """The largest value of a knob that a request may give; never less than a preset does, for that is echoed."""
+    most = GROWTH * max(1, default) if isinstance(default, int) else LARGEST
+    return max([most, *(abs(preset[knob]) for preset in _preset_knobs(sampler))])
 
 
-def _labels(source: str) -> list[str]:
-    """Load a classifier, to know that it is there and what it tells apart."""
+@cache
+def _preset_knobs(sampler: str) -> list[dict[str, Any]]:
+    """The knobs of every preset of a sampler, whatever kind of wish it is for."""
+    found = []
+    for kind in KINDS:
+        wish = Custom(lambda prompt, text: 0.0)
+        wish.kind = kind
+        for preset in SAMPLERS[sampler].presets(wish).values():
+            chosen: Any = preset.sampler
+            found.append({**asdict(chosen), **asdict(preset.objective)})
+    return found
+
+
+def _registered(source: str) -> Registered:
+    """Load a classifier, and make a wish of each of its labels."""
     model, _ = load_classifier(source)
-    return [str(name) for _, name in sorted(model.config.id2label.items())]
+    made = [classifier(source, str(name)) for name in model.config.id2label.values()]
+    return Registered(model.config, {label_index(model.config, wish.label_name): wish for wish in made})
 
 
-def _known_plugins(names: list[str]) -> list[str]:
+def _known_plugins(names: list[str]) -> dict[str, EntryPoint]:
+    """What packages registered under these names, imported."""
     known = registered()
     for name in names:
         if name not in known:
             choices = f"choose from {', '.join(known)}" if known else "no installed package registers any"
             raise SlalomError(f"--allow-constraint is {name!r}; {choices}")
-    return names
+        load_kind(known[name])
+    return {name: known[name] for name in names}
