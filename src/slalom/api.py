@@ -18,7 +18,7 @@ from slalom.backbone.engines import EngineName
 from slalom.backbone.model import DEFAULT, DeviceMap, LanguageModel, open_parts
 from slalom.backbone.placement import move
 from slalom.backbone.rollout import REPETITION_PENALTY, Limits
-from slalom.backbone.telling import EXAMPLES, Message, instruction
+from slalom.backbone.telling import Message, instruction
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.generate_arguments import read_arguments
@@ -270,8 +270,7 @@ class SteerableModel(LanguageModel):
         if asked is None:
             return prompt, None
         if isinstance(one, str):
-            words = any(part.kind == "words" for _, part in constraint.terms())
-            return self.tell(prompt, asked, length, EXAMPLES if words else ()), asked
+            return self.tell(prompt, asked, length), asked
         return self.tell_chat(prompt, one, asked, length), asked
 
     def _asked(self, prompt: Prompt, constraint: Constraint, tell: bool | str, length: int) -> str | None:

@@ -26,13 +26,12 @@ class Prompt(NamedTuple):
     untold_ids: tuple[int, ...] | None = None  # what the LM would read if it were told nothing; none if it is not told
     begun: str = ""  # the end of `text` that belongs to the continuation: its earlier blocks
     begun_ids: tuple[int, ...] = ()  # those blocks' tokens, the last ones of `ids`
-    shared: int = 0  # tokens of `ids` from the first on that other prompts begin with too: they are read but once
     skipped: int = 0  # characters of `text` that a constraint on every block leaves out: whole earlier sentences
 
     @property
     def untold(self) -> Prompt:
         """The same without what the LM is told."""
-        return self if self.untold_ids is None else self._replace(ids=self.untold_ids, untold_ids=None, shared=0)
+        return self if self.untold_ids is None else self._replace(ids=self.untold_ids, untold_ids=None)
 
     @property
     def begins(self) -> int:

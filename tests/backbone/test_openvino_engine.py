@@ -61,18 +61,6 @@ def test_a_rollout_resumed_at_any_position_equals_one_from_the_start(pair: tuple
     assert resumed.draft.tokens.tolist() == whole.draft.tokens.tolist() != first.draft.tokens.tolist()
 
 
-def test_a_shared_beginning_gives_nearly_the_logits_of_the_whole_prompt(pair: tuple[LanguageModel, ...]) -> None:
-    _, lm = pair
-    shared = lm.encode("we had a lovely day by the river, and", 6).ids
-    whole = [own._replace(ids=shared + own.ids) for own in (lm.encode(prompt, 6) for prompt in PROMPTS)]
-    told = [prompt._replace(shared=len(shared)) for prompt in whole]
-    one, other = (lm.read(prompts).prefix.logits.log_softmax(-1) for prompts in (told, whole))
-    assert torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1] > 0.9999
-    assert lm.read(told[:1]).prefix.logits[0].equal(lm.read(told).prefix.logits[0])  # whatever the batch
-    drafts = [rollout(lm, lm.read(prompts), ROWS, Limits(6)).draft.tokens.tolist() for prompts in (told, whole)]
-    assert drafts[0] == drafts[1]
-
-
 def test_log_probs_position_by_position_are_nearly_those_of_one_pass(pair: tuple[LanguageModel, ...]) -> None:
     prompts = pair[0].pad([pair[0].encode(prompt, 6).ids for prompt in PROMPTS])
     tokens = torch.arange(18).view(3, 6)

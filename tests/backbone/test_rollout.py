@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.backbone.engine import Prefix
 from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
 from slalom.errors import SlalomError
-from slalom.types import Tokens
 from tests.conftest import SHAPES, tiny_lm
 from tests.helpers import push_at, unsteered
 
@@ -161,38 +159,3 @@ def test_a_row_that_is_not_written_again_keeps_its_end(llama: SteerableModel) ->
     assert again.draft.ended[0]
     assert again.draft.lengths[0] == 2
     assert again.draft.perplexity[0] == ended.draft.perplexity[0]
-
-
-def test_a_beginning_that_prompts_share_is_read_but_once_and_changes_nothing(lm: SteerableModel) -> None:
-    shared = lm.encode("we had a lovely day by the river, and", 6).ids
-    texts = [" the soup was", " we", " then the long rain came down and"]
-    own = [lm.encode(text, 6) for text in texts]
-    whole = [prompt._replace(ids=shared + prompt.ids) for prompt in own]
-    told = [prompt._replace(shared=len(shared)) for prompt in whole]
-    mixed = [told[0], own[1], told[2]]  # one of them has no part in it
-    rows = torch.arange(3)
-    for asked, same in ((told, whole), (mixed, [whole[0], own[1], whole[2]])):
-        one, other = (lm.read(prompts) for prompts in (asked, same))
-        torch.testing.assert_close(one.prefix.logits, other.prefix.logits, atol=CLOSE[lm.dtype], rtol=0.01)
-        drafts = [rollout(lm, read, rows, Limits(6), top_k=3).draft.tokens.tolist() for read in (one, other)]
-        assert drafts[0] == drafts[1] or lm.dtype == torch.bfloat16
-    alone = rollout(lm, lm.read(told[1:2]), rows[:1], Limits(6)).draft.tokens
-    assert alone.tolist() == rollout(lm, lm.read(told), rows, Limits(6)).draft.tokens[1:2].tolist()
-
-
-def test_a_shared_beginning_is_kept_by_the_engine_that_read_it(
-    llama: SteerableModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths: list[int] = []
-    prefill = llama.engine.prefill
-
-    def spy(prompts: Tokens, beginning: Prefix | None = None) -> Prefix:
-        lengths.append(prompts.ids.shape[1])
-        return prefill(prompts, beginning)
-
-    monkeypatch.setattr(llama.engine, "prefill", spy)
-    shared = llama.encode("a lovely day by the river with", 6).ids
-    for text in (" the soup", " we"):
-        prompt = llama.encode(text, 6)
-        llama.read([prompt._replace(ids=shared + prompt.ids, shared=len(shared))])
-    assert lengths == [len(shared), len(llama.encode(" the soup", 6).ids), len(llama.encode(" we", 6).ids)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from slalom.api import SteerableModel
-from slalom.backbone.telling import EXAMPLES
-from slalom.constraints import Custom, Keywords
 from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 
@@ -20,7 +18,7 @@ NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system'
 @pytest.fixture(scope="module")
 def chatty() -> SteerableModel:
     """A tiny LM with a chat template, and room for what it is told."""
-    lm = tiny_lm("llama-tied", positions=2048)
+    lm = tiny_lm("llama-tied", positions=256)
     lm.tokenizer.chat_template = TURNS
     return lm
 
@@ -36,7 +34,7 @@ def test_a_told_continuation_goes_on_exactly_where_the_prompt_ends(chatty: Steer
 
 
 def test_a_template_without_system_messages_is_told_in_the_users_turn() -> None:
-    lm = tiny_lm("llama-tied", positions=2048)
+    lm = tiny_lm("llama-tied", positions=256)
     lm.tokenizer.chat_template = NO_SYSTEM
     written = lm.tokenizer.decode(lm.tell(lm.encode("we", 4), "Write a sad text.", 4).ids)
     assert written.startswith("[user]You write natural")
@@ -65,34 +63,8 @@ def test_a_told_prompt_cannot_write_control_tokens(chatty: SteerableModel) -> No
 
 
 def test_a_prompt_that_no_longer_fits_once_told_is_refused(chatty: SteerableModel) -> None:
-    with pytest.raises(SlalomError, match="reads at most 2048"):
-        chatty.tell(chatty.encode("we", 4), "Write a sad text. " * 300, 4)
-
-
-def test_an_instruct_model_is_shown_examples_that_all_prompts_share(chatty: SteerableModel) -> None:
-    prompts = [chatty.encode(text, 4) for text in ("the food was", "we")]
-    wishes = ("Be sad.", "Write on.")
-    told = [chatty.tell(prompt, asked, 4, EXAMPLES) for prompt, asked in zip(prompts, wishes, strict=True)]
-    first, second = (chatty.tokenizer.decode(one.ids[: one.shared]) for one in told)
-    assert first == second
-    for example in EXAMPLES:
-        assert f"{example.asked} Begin with: {example.prompt}<eos>[assistant]{example.prompt}{example.text}" in first
-    assert told[0].untold.shared == 0 == chatty.tell(prompts[0], "Be sad.", 4).shared
-
-
-def test_examples_are_shown_where_words_are_wished_for(chatty: SteerableModel) -> None:
-    word, tone = Keywords(["soup"]), Custom(lambda prompt, text: True, name="calm", description="is calm")
-    for wish, shows in ((word, True), (tone, False), (tone + word, True)):
-        (request,) = chatty.requests("the food was", wish, length=4)
-        assert (request.prompt.shared > 0) == shows
-
-
-def test_examples_are_left_out_where_there_is_no_room_for_them() -> None:
-    lm = tiny_lm("llama-tied", positions=256)
-    lm.tokenizer.chat_template = TURNS
-    told = lm.tell(lm.encode("we", 4), "Write a sad text.", 4, EXAMPLES)
-    assert told.shared == 0
-    assert EXAMPLES[0].prompt not in lm.tokenizer.decode(told.ids)
+    with pytest.raises(SlalomError, match="reads at most 256"):
+        chatty.tell(chatty.encode("we", 4), "Write a sad text. " * 30, 4)
 
 
 def test_the_likeliest_word_is_the_one_the_model_finds_likeliest(llama: SteerableModel) -> None:

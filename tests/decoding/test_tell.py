@@ -25,7 +25,7 @@ def chatty() -> SteerableModel:
 
 
 def test_sums_join_what_their_parts_say_and_what_has_no_words_says_nothing() -> None:
-    assert (SAD + Keywords(["soup", "rain"], "all")).describe() == "is sad and mentions soup and rain"
+    assert (SAD + Keywords(["soup", "rain"], "all")).describe() == "is sad and has to do with soup and rain"
     assert (SAD + Regex("x") + Avoid(["rain"])).describe() == "is sad"
     assert (SAD + -1.0 * Topic("space")).describe() == "is sad"
     assert Topic("space").describe() == "is about space"
@@ -33,7 +33,7 @@ def test_sums_join_what_their_parts_say_and_what_has_no_words_says_nothing() -> 
 
 
 def test_of_several_words_that_would_do_only_the_likeliest_is_named() -> None:
-    assert Keywords(["soup", "rain"]).describe(lambda words: words[1]) == "mentions rain"
+    assert Keywords(["soup", "rain"]).describe(lambda words: words[1]) == "has to do with rain"
 
 
 def test_a_classifier_is_described_in_the_words_it_was_given() -> None:
@@ -102,7 +102,7 @@ def test_the_unsteered_text_is_that_of_the_model_told_nothing(chatty: SteerableM
 def test_every_sampler_can_be_told(chatty: SteerableModel, sampler: str) -> None:
     wish = Keywords(["soup"])
     (row,) = chatty.steer("the food", wish, sampler=sampler, steps=2, length=4).rows
-    assert row.told == "Write a short text that mentions soup."
+    assert row.told == "Write a short text that has to do with soup."
 
 
 def test_told_rows_have_the_same_text_alone_and_in_a_batch(chatty: SteerableModel) -> None:

@@ -89,16 +89,6 @@ class Prefix(NamedTuple):
         return Prefix(memory, torch.cat(masks), torch.cat([self.logits, other.logits]))
 
 
-def after(beginning: Prefix, mask: torch.Tensor) -> torch.Tensor:
-    """The mask of prompts [P, m], with the columns of a beginning that all of them share before it."""
-    return torch.cat([beginning.mask.expand(len(mask), -1), mask], dim=1)
-
-
-def positions_of(mask: torch.Tensor) -> torch.Tensor:
-    """Position ids of left-padded rows: real tokens counted from 0."""
-    return (mask.cumsum(-1) - 1).clamp(min=0)
-
-
 class Pass(Protocol):
     """One rollout under way."""
 
@@ -118,8 +108,8 @@ class Engine(Protocol):
 
     name: str
 
-    def prefill(self, prompts: Tokens, beginning: Prefix | None = None) -> Prefix:
-        """Read the prompts once; with a `beginning` (of one row), all of them go on from there."""
+    def prefill(self, prompts: Tokens) -> Prefix:
+        """Read the prompts once."""
 
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
         """A rollout of at most `room` tokens whose row i continues prompt `rows[i]`.
@@ -141,24 +131,20 @@ class TransformersEngine:
             raise SlalomError(f"{type(model).__name__} keeps a running state that cannot be taken back to a position")
         self.model = model
 
-    def prefill(self, prompts: Tokens, beginning: Prefix | None = None) -> Prefix:
-        """Read the prompts once, after a beginning that they share if there is one."""
-        new = prompts.ids.shape[1]
-        if beginning is None:
-            cache, mask = Cache(layer_class_to_replicate=DynamicLayer), prompts.mask
-        else:
-            room = _with_room(beginning.memory, torch.zeros_like(prompts.ids[:, 0]), new)
-            cache, mask = Cache(layers=list(_rooms(room, beginning.mask.shape[1]))), after(beginning, prompts.mask)
+    def prefill(self, prompts: Tokens) -> Prefix:
+        """Read the prompts once."""
+        positions = (prompts.mask.cumsum(-1) - 1).clamp(min=0)
+        cache = Cache(layer_class_to_replicate=DynamicLayer)
         out = self.model(
             input_ids=prompts.ids,
-            attention_mask=mask,
-            position_ids=positions_of(mask)[:, -new:],
+            attention_mask=prompts.mask,
+            position_ids=positions,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         )
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-        return Prefix(Memory(tensors), mask, out.logits[:, -1].float())
+        return Prefix(Memory(tensors), prompts.mask, out.logits[:, -1].float())
 
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
         """A rollout in room set aside beforehand, so that nothing grows while it runs."""
@@ -170,7 +156,7 @@ class TransformersEngine:
         out = self.model(
             input_ids=torch.cat([prompts.ids, tokens], dim=1),
             attention_mask=mask,
-            position_ids=positions_of(mask),
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
             logits_to_keep=tokens.shape[1] + 1,
         )
         return out.logits[:, :-1].float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
@@ -182,7 +168,8 @@ class _TransformersPass:
     ) -> None:
         self.model = model
         self.memory = memory or _with_room(prefix.memory, rows, room)
-        self.layers = _rooms(self.memory)
+        tensors = iter(self.memory.tensors)
+        self.layers = [_Room(keys, values) for keys, values in zip(tensors, tensors, strict=True)]
         self.cache = Cache(layers=list(self.layers))
         self.prompt = prefix.mask.shape[1]
         self.mask = torch.cat([prefix.mask[rows], prefix.mask.new_ones(len(rows), room)], dim=1)
@@ -207,9 +194,9 @@ class _TransformersPass:
 class _Room(DynamicLayer):  # type: ignore[misc]
     """A layer's cache in tensors of fixed size, of which the first columns are filled and the first rows in use."""
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, filled: int) -> None:
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
-        self.keys, self.values, self.filled = keys, values, filled
+        self.keys, self.values, self.filled = keys, values, 0
         self.is_initialized = True
 
     def update(
@@ -222,12 +209,6 @@ class _Room(DynamicLayer):  # type: ignore[misc]
 
     def get_seq_length(self) -> int:
         return self.filled
-
-
-def _rooms(memory: Memory, filled: int = 0) -> list[_Room]:
-    """Every layer's cache, in the tensors of a memory of which so many columns are filled."""
-    tensors = iter(memory.tensors)
-    return [_Room(keys, values, filled) for keys, values in zip(tensors, tensors, strict=True)]
 
 
 def _with_room(memory: Memory, rows: torch.Tensor, room: int) -> Memory:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from slalom.backbone import progress, telling, weights
-from slalom.backbone.engine import Engine, Prefix, positions_of
+from slalom.backbone.engine import Engine
 from slalom.backbone.engines import EngineName, engine_for, has_openvino
 from slalom.backbone.passes import count_passes
 from slalom.backbone.placement import is_settled, known_device, known_dtype, place
 from slalom.backbone.rollout import Prompts
 from slalom.backbone.saved import Facts, SavedModel, is_quantised, known_as, read_tokenizer
-from slalom.backbone.telling import Example, Message
+from slalom.backbone.telling import Message
 from slalom.backbone.vocabulary import LaterTable, Vocabulary, text_reader
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Tokens
@@ -64,8 +62,6 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.name = name or known_as(model)
         self.engine = engine_for(model, engine)
-        self._examples: dict[tuple[Example, ...], list[int]] = {}
-        self._beginnings: WeakKeyDictionary[Engine, tuple[tuple[int, ...], Prefix]] = WeakKeyDictionary()
         self.vocabulary = vocabulary or Vocabulary(tokenizer, self._embeddings(), self._eos())
 
     @property
@@ -118,33 +114,18 @@ class LanguageModel:
         """Whether the tokenizer has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def tell(self, prompt: Prompt, asked: str, length: int, examples: Sequence[Example] = ()) -> Prompt:
+    def tell(self, prompt: Prompt, asked: str, length: int) -> Prompt:
         """A text's prompt, with the LM asked in a sentence for what should follow.
 
-        An instruct LM is asked by the user, and its answer begins with the prompt: the text goes on where that ends;
-        examples come before that, if there is room for them. Any other LM reads the sentence before the prompt.
+        An instruct LM is asked by the user, and its answer begins with the prompt: the text goes on where that ends.
+        Any other LM reads the sentence before the prompt.
         """
-        own = prompt.ids[1:] if prompt.ids[:1] == (self.tokenizer.bos_token_id,) else prompt.ids
-        if not self.chats:
+        if self.chats:
+            before = self._turns_ids(telling.continuation_turns(asked, prompt.text), begun=True)
+        else:
             before = list(text_reader(self.tokenizer, [asked])(f"{asked}\n\n")["input_ids"])
-            return self._fitting(prompt._replace(ids=(*before, *own), untold_ids=prompt.ids), length)
-        plain, shown = (
-            (*self._turns_ids(telling.continuation_turns(asked, prompt.text, some), begun=True), *own)
-            for some in ((), examples)
-        )
-        if self.context and len(shown) + length > self.context:
-            shown = plain
-        shared = 0 if shown == plain else _in_common(shown, self._examples_ids(tuple(examples)))
-        return self._fitting(prompt._replace(ids=shown, untold_ids=prompt.ids, shared=shared), length)
-
-    def _examples_ids(self, examples: tuple[Example, ...]) -> list[int]:
-        """What every prompt told after these examples begins with, found out once."""
-        if examples not in self._examples:
-            one, other = (
-                self._turns_ids(telling.continuation_turns(asked, "", examples), begun=True) for asked in ("a", "1")
-            )
-            self._examples[examples] = one[: _in_common(one, other)]
-        return self._examples[examples]
+        own = prompt.ids[1:] if prompt.ids[:1] == (self.tokenizer.bos_token_id,) else prompt.ids
+        return self._fitting(prompt._replace(ids=(*before, *own), untold_ids=prompt.ids), length)
 
     def tell_chat(self, prompt: Prompt, messages: list[Message], asked: str, length: int) -> Prompt:
         """A chat's prompt, with the LM asked in a sentence for what its answer should be like."""
@@ -201,25 +182,8 @@ class LanguageModel:
 
     @torch.inference_mode()
     def read(self, prompts: list[Prompt], engine: Engine | None = None) -> Prompts:
-        """Different prompts, read once by the engine, or by another one; a beginning that several share but once."""
-        engine, groups = engine or self.engine, dict[tuple[int, ...], list[int]]()
-        for number, prompt in enumerate(prompts):
-            groups.setdefault(prompt.ids[: prompt.shared], []).append(number)
-        parts = []
-        for beginning, numbers in groups.items():
-            own = self.pad([prompts[number].ids[len(beginning) :] for number in numbers])
-            prefix = engine.prefill(own, self._beginning(engine, beginning) if beginning else None)
-            parts.append(Prompts([prompts[number] for number in numbers], prefix))
-        order = [number for numbers in groups.values() for number in numbers]
-        found = functools.reduce(Prompts.join, parts)
-        return found if len(parts) == 1 else found.select([order.index(number) for number in range(len(prompts))])
-
-    def _beginning(self, engine: Engine, ids: tuple[int, ...]) -> Prefix:
-        """What an engine has read of a beginning that prompts share; the latest is kept."""
-        kept = self._beginnings.get(engine)
-        if kept is None or kept[0] != ids:
-            kept = self._beginnings[engine] = ids, engine.prefill(self.pad([ids]))
-        return kept[1]
+        """Different prompts, read once by the engine, or by another one."""
+        return Prompts(prompts, (engine or self.engine).prefill(self.pad([prompt.ids for prompt in prompts])))
 
     def draft(
         self,
@@ -269,7 +233,7 @@ class LanguageModel:
         out = self.model(
             inputs_embeds=torch.cat([self.embed(before.ids), embeddings], dim=1).to(self.dtype),
             attention_mask=mask,
-            position_ids=positions_of(mask),
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
             logits_to_keep=n + 1,
             output_hidden_states=True,
         )
@@ -289,12 +253,6 @@ class LanguageModel:
         ids = [[self.vocabulary.pad] * (longest - len(row)) + list(row) for row in rows]
         mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
         return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
-
-
-def _in_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts begin with together."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class _Source(NamedTuple):

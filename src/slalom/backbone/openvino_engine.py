@@ -61,9 +61,9 @@ class OpenVINOEngine:
         few, row = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, dtype=torch.long)
         self.start(self.prefill(Tokens(few, few)), row, 1, None).read(0, row, row)
 
-    def prefill(self, prompts: Tokens, beginning: Prefix | None = None) -> Prefix:
-        """Read the prompts once, after a beginning that they share if there is one."""
-        return openvino_pass.prefill(self.graph, prompts, beginning)
+    def prefill(self, prompts: Tokens) -> Prefix:
+        """Read the prompts once."""
+        return openvino_pass.prefill(self.graph, prompts)
 
     def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
         """A rollout in requests of its own, so that several may run side by side."""

@@ -10,7 +10,7 @@ import openvino as ov
 import torch
 from torch import nn
 
-from slalom.backbone.engine import Memory, Prefix, after, positions_of
+from slalom.backbone.engine import Memory, Prefix
 from slalom.types import Tokens
 
 HIDDEN = -1e9  # added to the attention scores of what must not be seen
@@ -31,21 +31,16 @@ class Graph(NamedTuple):
     turn: threading.Lock
 
 
-def prefill(graph: Graph, prompts: Tokens, beginning: Prefix | None = None) -> Prefix:
+def prefill(graph: Graph, prompts: Tokens) -> Prefix:
     """Read the prompts once, padded to a width that differs by whole vectors at the most from that in another batch.
-
-    With a beginning, which was padded in the same way, they go on from there.
 
     Sums over a row of attention scores are added up in vectors; shifted within these, their last bit changes, and with
     it what eight-bit activations are rounded to.
     """
     missing = -prompts.ids.shape[1] % VECTOR
     ids, mask = (nn.functional.pad(tensor, (missing, 0)) for tensor in prompts)
-    request, new = _Request(graph), ids.shape[1]
-    if beginning is not None:
-        request.memory, mask = beginning.memory.select([0] * len(ids)), after(beginning, mask)
-    logits = request.read(ids, _seen(mask, new), positions_of(mask)[:, -new:])
-    return Prefix(request.memory, mask, logits)
+    request, positions = _Request(graph), (mask.cumsum(-1) - 1).clamp(min=0)
+    return Prefix(logits=request.read(ids, _seen(mask, ids.shape[1]), positions), memory=request.memory, mask=mask)
 
 
 @torch.inference_mode()
@@ -136,7 +131,7 @@ class _Request:
     """One inference request and its states, filled up to the fewest rows with copies of the first."""
 
     def __init__(self, graph: Graph) -> None:
-        self.turn, self.least, self.rows, self.goes_on = graph.turn, graph.least_rows, 0, False
+        self.turn, self.least, self.rows = graph.turn, graph.least_rows, 0
         with self.turn:
             self.request = graph.compiled.create_infer_request()
             self.states = sorted(self.request.query_state(), key=lambda state: int(state.name.rsplit(".", 1)[1]))
@@ -150,15 +145,13 @@ class _Request:
     @memory.setter
     def memory(self, memory: Memory) -> None:
         with self.turn:
-            self.goes_on = True
             for state, tensor in zip(self.states, memory.tensors, strict=True):
                 state.state = ov.Tensor(_filled_up(tensor, self.least).contiguous().numpy())
 
     def read(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The logits [B, V] after the last of these tokens."""
         self.rows = len(ids)
-        # A long prompt fills the kernel by itself; what goes on from given states has as many rows as they were given.
-        count = self.least if self.goes_on or ids.shape[1] < self.least else 1
+        count = self.least if ids.shape[1] < self.least else 1  # a long prompt fills the kernel by itself
         inputs = {
             "input_ids": _filled_up(ids, count).contiguous().numpy(),
             "mask": _filled_up(mask, count).contiguous().numpy(),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.types import Prompt
@@ -38,40 +36,12 @@ def instruction(words: str, length: int) -> str:
     return f"Write a {'long' if length > LONG else 'short'} text that {words}."
 
 
-class Example(NamedTuple):
-    """A wish, the beginning of a text, and how the text goes on as wished."""
-
-    asked: str
-    prompt: str
-    text: str
-
-
-# Shown to an instruct LM before it is asked for words itself: a small one follows what it has seen done.
-EXAMPLES = (
-    Example(
-        "Write a short text that mentions violin.",
-        "The garage",
-        " was full of old furniture, and behind a broken chair we found my grandfather's violin. It still played.",
-    ),
-    Example(
-        "Write a short text that mentions ladder.",
-        "On Friday evening",
-        " the lights in the kitchen went out, so my brother fetched a ladder from the shed and changed the bulb.",
-    ),
-)
-
-
-def continuation_turns(asked: str, prompt: str, examples: Sequence[Example] = ()) -> list[Message]:
-    """The turns before an answer that begins with the prompt, after examples of such requests and answers."""
-    turns = [{"role": "system", "content": SYSTEM}]
-    for one in examples:
-        turns.append({"role": "user", "content": _request(one.asked, one.prompt)})
-        turns.append({"role": "assistant", "content": one.prompt + one.text})
-    return [*turns, {"role": "user", "content": _request(asked, prompt)}]
-
-
-def _request(asked: str, prompt: str) -> str:
-    return f"{asked} Begin with: {prompt}"
+def continuation_turns(asked: str, prompt: str) -> list[Message]:
+    """The turns before an answer that begins with the prompt."""
+    return [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"{asked} Begin with: {prompt}"},
+    ]
 
 
 def chat_turns(asked: str, messages: list[Message]) -> list[Message]:

@@ -88,7 +88,7 @@ class Keywords(Constraint):
     def describe(self, likeliest: Likeliest = first) -> str:
         """One word, or all of them."""
         named = [likeliest(self.words)] if self.mode == "any" else self.words
-        return f"mentions {' and '.join(named)}"
+        return f"has to do with {' and '.join(named)}"
 
     def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
         """The words that are not there yet, shared out among the blocks to come; with `any`, none once one word is."""
