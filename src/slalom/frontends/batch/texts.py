@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OPEN = 256  # texts asked for at once; the scheduler has room for fewer, the others wait
 CONSTRAINTS = 256  # kept for rows with the same wish
-DIGITS = 6  # of a number in the output
+DIGITS = 4  # of a number in the output: what comes after them differs with the number of threads
 TIMINGS = ("seconds", "tokens_per_second")  # differ from run to run: no part of the output
 
 
