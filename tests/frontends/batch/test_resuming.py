@@ -32,15 +32,20 @@ def start(models: Path, source: Path, out: Path) -> subprocess.Popen[bytes]:
 
 
 def stopped_half_way(models: Path, source: Path, out: Path, how: signal.Signals) -> subprocess.Popen[bytes]:
-    """A real process, sent a signal when it has finished some rows."""
-    process = start(models, source, out)
-    deadline = time.monotonic() + 120
-    while not finished_rows(out):
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(how)
-    process.wait()
+    """A real process, sent a signal when it has finished some rows; another one if the signal came too late."""
+    for _ in range(3):
+        process = start(models, source, out)
+        deadline = time.monotonic() + 120
+        while not finished_rows(out):
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(how)
+        process.wait()
+        if not out.exists():
+            break
+        for path in out.parent.iterdir():
+            path.unlink()
     return process
 
 
