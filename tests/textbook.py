@@ -110,11 +110,11 @@ def _propose(book: Textbook, sampler: DAB, last: Written, rng: Rng) -> list[int]
 def textbook_climb(book: Textbook, sampler: Climb, seed: int, steps: int) -> list[list[int]]:
     """The best draft of every step of one row."""
     rng = Rng.from_seeds([seed], book.lm.device)
-    firsts = []
-    for number in range(sampler.width):
-        likeliest = seed == 0 and number == 0
-        drawing = Drawing(torch.tensor([sampler.start]), torch.tensor([START_TOP_P]), rng.fold(0).fold(number))
-        firsts.append(_continued(book, [], None if likeliest else drawing))
+    drawings = [
+        Drawing(torch.tensor([sampler.start]), torch.tensor([START_TOP_P]), rng.fold(0).fold(number))
+        for number in range(sampler.width)
+    ]
+    firsts = [_continued(book, [], drawing) for drawing in (drawings if seed else [None])]
     origin = max(firsts, key=lambda one: _objective(book, one))
     drafts, tried = [origin.tokens], set()
     for step in range(2, steps + 1):

@@ -31,16 +31,31 @@ def test_every_shortcut_gives_the_same_tokens_as_the_textbook(lm: SteerableModel
         drafts.append(rows[0].seen.draft.tokens[0].tolist())
 
     steps = 5
-    decode(problem_of(lm, ["the food was"], constraint), sampler, [seed], steps * sampler.width, callbacks=(note,))
+    most = 1 + (steps - 1) * sampler.width
+    decode(problem_of(lm, ["the food was"], constraint), sampler, [seed], most, callbacks=(note,))
     book = Textbook(lm, constraint, lm.encode("the food was", 8), 8)
     assert drafts == textbook_climb(book, sampler, seed, steps)
     assert len({tuple(draft) for draft in drafts}) > 1
 
 
-def test_with_one_draft_and_seed_0_the_first_is_the_lms_own_greedy_text(lm: SteerableModel, good: Classifier) -> None:
+def test_with_seed_0_the_first_draft_is_the_lms_own_greedy_text(lm: SteerableModel, good: Classifier) -> None:
     prompts = ["the food", "a lovely day by the river"]
-    out = lm.steer(prompts, good, steps=1, length=8, knobs={"width": 1})
+    out = lm.steer(prompts, good, steps=1, length=8)
     assert out.texts == unsteered(lm, prompts).draft.texts
+
+
+def test_first_drafts_are_counted_as_they_are_written_one_with_seed_0_and_several_with_others(
+    lm: SteerableModel, good: Classifier
+) -> None:
+    counts: list[list[int]] = []
+
+    def note(rows: list[RowReport]) -> None:
+        counts.append([row.drafts for row in rows])
+
+    together = decode(problem_of(lm, ["the food", "we"], good), SMALL, [0, 7], steps=5, callbacks=(note,))
+    assert counts == [[1, 2], [3, 4], [5, 6]]
+    (alone,) = decode(problem_of(lm, ["we"], good), SMALL, [7], steps=5)
+    assert together[1].best.draft.texts == alone.best.draft.texts
 
 
 def test_with_another_seed_the_first_drafts_are_drawn(lm: SteerableModel, good: Classifier) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from slalom.api import SteerableModel
@@ -49,16 +48,6 @@ def test_the_scales_of_the_objective_decide(llama: SteerableModel) -> None:
     assert jointly(fluent, sure, Objective(fluency=2.0))
     assert jointly(fluent, sure, Objective(enough=2.0))
     assert by_score(sure, fluent, Objective(fluency=2.0))
-
-
-def test_what_reads_well_is_better_up_to_a_point_where_that_is_asked_for(llama: SteerableModel) -> None:
-    plain = seen_of(llama, 3.0, 0.95, -1.0)
-    odd, good, better = (plain._replace(verdict=plain.verdict._replace(reading=odds)) for odds in (-1.0, 2.0, 5.0))
-    asked = Objective(reading=1.0)
-    assert jointly(good, odd, asked)
-    assert not jointly(good, odd, USUAL)
-    assert not jointly(better, good, asked)
-    assert asked.of(good) - asked.of(odd) == pytest.approx(3.0)
 
 
 def test_a_text_that_says_nothing_is_never_better_than_one_that_says_something(llama: SteerableModel) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -14,15 +11,13 @@ from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
-from slalom.decoding import sampler as sampler_module
 from slalom.decoding.climb import Climb
 from slalom.decoding.dab import DAB
 from slalom.decoding.none import Unsteered
-from slalom.decoding.objective import Objective
 from slalom.decoding.sampler import Preset, Request, Sampler, Stop
 from slalom.decoding.scheduler import Finished, RowReport, Scheduler
 from slalom.errors import SlalomError
-from slalom.types import Draft, Prompt
+from slalom.types import Prompt
 from tests.helpers import decode, problem_of
 
 SAMPLER = DAB(weight=2.0, top_k=20)
@@ -70,29 +65,6 @@ def test_a_satisfied_row_leaves_at_once_when_it_is_fluent_too(llama: SteerableMo
     stop = Stop(1e-9, fluent=1.0, patience=3)
     ends = decode(problem_of(llama, PROMPTS, good), SAMPLER, [0, 1, 2], steps=9, stop=stop)
     assert [end.drafts for end in ends] == [1, 1, 1]  # the first draft is as fluent as itself
-
-
-def test_a_satisfied_row_goes_on_while_the_fluency_guide_does_not_like_its_text(
-    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Strict:
-        """Likes only the draft it is shown third."""
-
-        shown = 0
-
-        def score(self, draft: Draft) -> torch.Tensor:
-            self.shown += 1
-            return torch.full((len(draft.texts),), 1.0 if self.shown == 3 else -1.0)
-
-    guide = Strict()
-    monkeypatch.setattr(sampler_module, "fluency_guide", lambda: guide)
-    problem = problem_of(llama, PROMPTS[:1], good)
-    settings = replace(problem.requests[0].settings, objective=Objective(reading=100.0))
-    problem = problem._replace(requests=[problem.requests[0]._replace(settings=settings)])
-    stop = Stop(1e-9, fluent=math.inf, reading=0.0, patience=8)
-    (end,) = decode(problem, SAMPLER, [0], steps=9, stop=stop, choice="joint")
-    assert end.drafts == 3
-    assert end.best.verdict.reading == 1.0
 
 
 def test_a_row_does_not_leave_with_a_text_that_says_nothing(llama: SteerableModel) -> None:

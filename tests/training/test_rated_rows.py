@@ -1,4 +1,4 @@
-"""The guide's rows and the judge's: three labels, and nothing in common; and the fluency guide's."""
+"""The guide's rows and the judge's: three labels, and nothing in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slalom.training.rated_rows import SENTIMENT_SHARES, SIDES, fluency_rows, rows_of
+from slalom.training.rated_rows import SENTIMENT_SHARES, SIDES, rows_of
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -83,19 +83,7 @@ def test_a_sentence_with_an_opinion_is_not_taken_for_neutral(data: Path) -> None
 
 
 def test_what_is_learned_from_has_shares_and_what_is_measured_on_has_labels(data: Path) -> None:
-    rows = rows_of("guide", data, data / "rated.jsonl.gz") + fluency_rows(data, data / "rated.jsonl.gz")
+    rows = rows_of("guide", data, data / "rated.jsonl.gz")
     drafts = [row for row in rows if row["source"] == "drafts as read"]
     assert all(isinstance(row["label"], list) == (row["split"] == "train") for row in drafts)
     assert all(sum(row["label"]) == pytest.approx(1) for row in drafts if row["split"] == "train")
-
-
-def test_a_rating_of_four_or_five_is_fluent(data: Path) -> None:
-    rows = {row["text"]: row for row in fluency_rows(data, data / "rated.jsonl.gz")}
-    assert rows["The end is near."] == {
-        "text": "The end is near.",
-        "label": 1,
-        "source": "drafts as read",
-        "split": "test",
-    }
-    other = [row["label"] for row in rows.values() if row["text"].startswith("The thing")]
-    assert all(label in (0, [0.75, 0.25]) for label in other)

@@ -11,6 +11,8 @@ from slalom.constraints.loading import card, load_classifier, located
 from slalom.errors import SlalomError
 from slalom.types import Draft
 
+LEAST_SURE = 0.9  # the probability at which a search may end, however seldom the classifier errs further down
+
 
 class MarginConstraint(Constraint):
     """A constraint whose f is a label's margin: its probability is the margin's sigmoid."""
@@ -75,10 +77,10 @@ class Classifier(EncoderConstraint, MarginConstraint):
 
 
 def sure_degree(source: str, label: str) -> float:
-    """The probability from which on a classifier's verdict can be trusted: that on its card, if it was calibrated."""
+    """The probability from which on a classifier's verdict can be trusted, by its card if it was calibrated."""
     folder = located(source)
     said = card(folder).get("sure") if (folder / "card.json").is_file() else None
-    return float(said[label]) if said else Constraint.sure
+    return max(float(said[label]), LEAST_SURE) if said else Constraint.sure
 
 
 def margin(logits: torch.Tensor, label: int) -> torch.Tensor:

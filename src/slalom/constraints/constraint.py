@@ -39,7 +39,6 @@ class Verdict(NamedTuple):
     score: float
     degree: float
     parts: list[PartVerdict]
-    reading: float = 0.0  # the fluency guide's log-odds that a reader finds the text fluent; 0 if it was not asked for
 
     @property
     def satisfied(self) -> bool:

@@ -31,6 +31,7 @@ class ClimbState(NamedTuple):
     lookahead_scores: torch.Tensor  # [B, n, c], f of the text up to a move; NaN where it has not looked
     usual_perplexity: torch.Tensor  # [B], of the LM's own text: the lowest of the first drafts
     proposed: torch.Tensor  # [B, n], the move that made the latest draft; FREE elsewhere
+    drafts: torch.Tensor  # [B], how many the latest step wrote
 
     def select(self, rows: list[int]) -> ClimbState:
         """Only these rows."""
@@ -47,6 +48,7 @@ class ClimbState(NamedTuple):
             torch.cat([per_candidate(own.lookahead_scores, n, c, torch.nan) for own in (self, other)]),
             torch.cat([self.usual_perplexity, other.usual_perplexity]),
             torch.cat([widened(own.proposed, n, FREE) for own in (self, other)]),
+            torch.cat([self.drafts, other.drafts]),
         )
 
 
@@ -106,20 +108,22 @@ class Climb:
         return replace(self, lm_weight=self.lm_weight / max(strength, 1e-6))
 
     def init(self, problem: Problem, rng: Rng) -> ClimbState:
-        """The best of a few first drafts: with seed 0 the LM's likeliest text and drawn ones, else drawn ones alone."""
-        several = problem.select(torch.arange(len(problem.rows)).repeat_interleave(self.drafts))
-        number = torch.arange(self.drafts, device=problem.rows.device).repeat(len(problem.rows))
-        likeliest = (number == 0) & torch.tensor([one.seed == 0 for one in several.requests], device=number.device)
-        asked = several.drawing  # where the request itself draws, all drafts are drawn as it says
-        own = likeliest | (asked.temperature > 0)
+        """With seed 0 the LM's likeliest text, which often will do; with others the best of a few drawn ones."""
+        drawn = problem.drawing.temperature > 0  # where the request itself draws, drafts are drawn as it says
+        likeliest = torch.tensor([one.seed == 0 for one in problem.requests], device=drawn.device) & ~drawn
+        written = torch.where(likeliest, 1, self.drafts)
+        rows = torch.arange(len(written), device=drawn.device).repeat_interleave(written)
+        number = torch.arange(len(rows), device=drawn.device) - (written.cumsum(0) - written)[rows]
+        several = problem.select(rows)
+        own, asked = (likeliest | drawn)[rows], several.drawing
         drawing = Drawing(
             torch.where(own, asked.temperature, self.start),
             torch.where(own, asked.top_p, START_TOP_P),
             asked.rng.fold(number),
         )
-        first, objective, perplexity, moves = self._best(problem, several._replace(drawing=drawing), None, None)
+        first, objective, perplexity, moves = self._best(problem, several._replace(drawing=drawing), rows, None, None)
         tried, unseen = torch.zeros_like(first.repeated), torch.full_like(first.log_probs, torch.nan)
-        return ClimbState(first.draft, first, objective, tried, unseen, perplexity, moves)
+        return ClimbState(first.draft, first, objective, tried, unseen, perplexity, moves, written)
 
     def step(self, problem: Problem, state: ClimbState, rng: Rng) -> ClimbState:
         """Look at some moves, write out the best of them, go on from the best text so far."""
@@ -142,6 +146,7 @@ class Climb:
             lookahead_scores.masked_fill((better[:, None] & ~same)[..., None], torch.nan),
             state.usual_perplexity,
             put_in,
+            torch.full_like(state.drafts, self.drafts),
         )
 
     def read(self, problem: Problem, state: ClimbState) -> Draft:
@@ -206,22 +211,29 @@ class Climb:
         place = torch.arange(n, device=rows.device)
         forced = changed.masked_fill((place < positions[:, None]) | (place >= ends[:, None]), FREE)
         starts = torch.where(moves.real.flatten(), positions, n)
-        return self._best(problem, several, Resumed(origin, starts, rows), forced)
+        return self._best(problem, several, rows, Resumed(origin, starts, rows), forced)
 
-    def _best(self, problem: Problem, several: Problem, resumed: Resumed | None, forced: torch.Tensor | None) -> Best:
-        """Several drafts of each row, one after the other; of each row's the one with the highest objective."""
+    def _best(
+        self,
+        problem: Problem,
+        several: Problem,
+        owners: torch.Tensor,
+        resumed: Resumed | None,
+        forced: torch.Tensor | None,
+    ) -> Best:
+        """Several drafts, of the rows that `owners` says; of each row's the one with the highest objective."""
         vocabulary, limits = problem.lm.vocabulary, several.row_limits
         extra = [_allowed(one.constraint.wanted(vocabulary), one.limits.forbidden) for one in several.requests]
         written = rollout(
             several.lm, several.prompts, several.rows, limits, None, self.top_k, extra, resumed, several.draw, forced
         )
-        objective = several.objective(written.draft).view(len(problem.rows), -1)
-        best = objective.max(-1)
-        rows = best.indices + torch.arange(len(objective), device=best.indices.device) * objective.shape[1]
+        own = owners == torch.arange(len(problem.rows), device=owners.device)[:, None]
+        best = several.objective(written.draft).expand(own.shape).masked_fill(~own, -torch.inf).max(-1)
+        rows = torch.where(best.values.isinf(), own.int().argmax(-1), best.indices)
         chosen = written.select(rows)
         verdicts = several.judge(written.draft)
         problem.verdicts.remember(chosen.draft, [verdicts[row] for row in rows.tolist()])
-        lowest = written.draft.perplexity.view(objective.shape).amin(-1)
+        lowest = written.draft.perplexity.expand(own.shape).masked_fill(~own, torch.inf).amin(-1)
         moves = torch.full_like(chosen.draft.tokens, FREE) if forced is None else forced[rows]
         return Best(chosen, best.values, lowest, moves)
 

@@ -12,8 +12,6 @@ from slalom.constraints.constraint import Verdict
 from slalom.decoding.knobs import knob
 from slalom.types import Draft, Prompt
 
-FLUENT_ENOUGH = 2.0  # the log-odds of being fluent beyond which more is not worth more
-
 
 def worthless(prompt: Prompt, text: str) -> bool:
     """Whether a continuation says nothing at all, or talks about what the LM was told."""
@@ -43,14 +41,12 @@ class Objective:
 
     enough: float = knob(4.6, "a constraint's score beyond which more is not worth more (4.6: a probability of 0.99)")
     fluency: float = knob(1.0, "weight of the LM's mean log-probability of a token, in units of the score", least=0)
-    reading: float = knob(0.0, "weight of the fluency guide's log-odds that the text reads well; 0: not asked", least=0)
 
     def value(self, verdict: Verdict, perplexity: float, worthless: bool) -> float:
         """Higher is better. A text that says nothing has none, however sure the LM is that nothing should be said."""
         if worthless or math.isinf(perplexity):
             return -math.inf
-        reads_well = self.reading * min(verdict.reading, FLUENT_ENOUGH)
-        return verdict.capped(self.enough) - self.fluency * math.log(perplexity) + reads_well
+        return verdict.capped(self.enough) - self.fluency * math.log(perplexity)
 
     def of(self, seen: Seen) -> float:
         """The value of one row's draft."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,8 +14,6 @@ from slalom.decoding.sampler import Preset, Stop
 from slalom.errors import SlalomError
 
 DEFAULT_SAMPLER = "climb"
-READING = {"smollm2-135m-instruct": 1.0}  # the LMs whose drafts the fluency guide knows, and what it counts for
-READS_WELL = 0.0  # the log-odds of being fluent at which a search may end
 
 
 def preset_for(
@@ -48,11 +45,7 @@ def preset_for(
     weight = recorded_weight(lm) if sampler == "dab" and name != "paper" else None
     given = ({} if weight is None else {"weight": weight}) | (knobs or {})
     scales = {field.name for field in fields(Objective)}
-    own = replace(chosen.objective, reading=READING.get(lm, 0.0)) if chosen.choice == "joint" else chosen.objective
-    objective = with_knobs(own, {name: value for name, value in given.items() if name in scales})
-    stop = chosen.stop if until is None else Stop(until)
-    if objective.reading and stop is not None and not math.isinf(stop.fluent):
-        stop = stop._replace(reading=READS_WELL)
+    objective = with_knobs(chosen.objective, {name: value for name, value in given.items() if name in scales})
     adjusted = with_knobs(
         chosen.sampler, {name: value for name, value in given.items() if name not in scales}, sorted(scales)
     )
@@ -62,7 +55,7 @@ def preset_for(
         chosen,
         sampler=adjusted if strength is None else adjusted.stronger(strength),
         steps=steps or chosen.steps,
-        stop=stop,
+        stop=chosen.stop if until is None else Stop(until),
         choice=select or chosen.choice,
         temperature=chosen.temperature if temperature is None else temperature,
         top_p=chosen.top_p if top_p is None else top_p,

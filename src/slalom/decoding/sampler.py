@@ -11,7 +11,6 @@ import torch
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Draw, Limits, Prompts
 from slalom.constraints.constraint import Constraint, Verdict
-from slalom.constraints.fluency import fluency_guide
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.objective import Objective, worthless
 from slalom.decoding.randomness import Rng
@@ -26,7 +25,6 @@ class Stop(NamedTuple):
 
     degree: float  # of satisfaction
     fluent: float = math.inf  # perplexity at the most, in units of what is usual for the row
-    reading: float = -math.inf  # the log-odds of being fluent that the fluency guide must give it
     patience: int = 0  # drafts it goes on after the first that is satisfied, for one that is fluent as well
 
 
@@ -123,16 +121,12 @@ class Problem(NamedTuple):
         return self._replace(drawing=self.drawing._replace(rng=rng))
 
     def judge(self, draft: Draft) -> list[Verdict]:
-        """Every row's draft, by the row's own constraint and, where its objective asks, by the fluency guide."""
+        """Every row's draft, by the row's own constraint."""
         if (known := self.verdicts.of(draft)) is not None:
             return known
         found: dict[int, Verdict] = {}
         for constraint, n, rows in self.groups():
             found.update(zip(rows, constraint.judge(draft.select(rows).trimmed(n)).verdicts(), strict=True))
-        read = [row for row, request in enumerate(self.requests) if request.settings.objective.reading > 0]
-        if read:
-            for row, reading in zip(read, fluency_guide().score(draft.select(read)).tolist(), strict=True):
-                found[row] = found[row]._replace(reading=reading)
         return self.verdicts.remember(draft, [found[row] for row in range(len(self.requests))])
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
@@ -206,7 +200,8 @@ class Sampler(Protocol):
     """A frozen dataclass of knobs with three functions. A state is a NamedTuple whose tensors have a row per row.
 
     A state may say which perplexity is usual for each row, as `usual_perplexity` [B]; else the first draft's is. It may
-    show the bias tokens or the move that made its draft, as `proposed` [B, n], FREE where there is none.
+    show the bias tokens or the move that made its draft, as `proposed` [B, n], FREE where there is none; and how many
+    drafts its step wrote, as `drafts` [B], where that is not the sampler's `drafts`.
     A sampler that `mixes` takes rows of any constraint and limits together, and its states have a `join`; any other
     gets rows that share both and began together.
     """
@@ -220,7 +215,7 @@ class Sampler(Protocol):
 
     @property
     def drafts(self) -> int:
-        """How many drafts a step writes for every row."""
+        """How many drafts a step writes for every row, at the most."""
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:

@@ -71,14 +71,14 @@ class _Row:
         """Tokens to be held for it."""
         return (len(self.block.prompt.ids) + self.block.limits.length) * self.block.settings.sampler.drafts
 
-    def note(self, seen: Seen, proposed: torch.Tensor | None) -> RowReport:
-        """Take in a new draft, and what the sampler proposed to get it."""
+    def note(self, seen: Seen, drafts: int, proposed: torch.Tensor | None) -> RowReport:
+        """Take in the best of a step's drafts, and what the sampler proposed to get it."""
         settings = self.block.settings
         if self.best is None or CHOICES[settings.choice](seen, self.best, settings.objective):
             self.best = seen
         self.first = self.first or seen
         self.steps += 1
-        self.drafts += settings.sampler.drafts
+        self.drafts += drafts
         stop = settings.stop
         if stop is not None and self.satisfied_at is None and _good_enough(stop, self.best):
             self.satisfied_at = self.drafts
@@ -94,7 +94,6 @@ class _Row:
             return False
         assert self.best is not None
         fluent = self.best.perplexity <= stop.fluent * self.usual_perplexity
-        fluent = fluent and self.best.verdict.reading >= stop.reading
         return fluent or self.drafts - self.satisfied_at >= stop.patience
 
 
@@ -128,6 +127,12 @@ class _Batch:
         verdicts = self.problem.judge(draft)
         self.state = state
         return [Seen(draft.select([row]), verdict) for row, verdict in enumerate(verdicts)]
+
+    @property
+    def drafts(self) -> list[int]:
+        """How many the latest step wrote for each row."""
+        written = getattr(self.state, "drafts", None)
+        return [self.sampler.drafts] * len(self.rows) if written is None else written.tolist()
 
     @property
     def proposed(self) -> list[torch.Tensor | None]:
@@ -204,9 +209,9 @@ class Scheduler:
         reports: list[RowReport] = []
         going: list[_Batch] = []
         for batch in [*self._batches, *self._admitted(finished)]:
-            for part, drafts in _advanced(batch, finished):
-                rows = zip(part.rows, drafts, part.proposed, strict=True)
-                reports += [row.note(seen, proposed) for row, seen, proposed in rows]
+            for part, latest in _advanced(batch, finished):
+                rows = zip(part.rows, latest, part.drafts, part.proposed, strict=True)
+                reports += [row.note(seen, drafts, proposed) for row, seen, drafts, proposed in rows]
                 left = [number for number, row in enumerate(part.rows) if not row.done]
                 finished += [end for row in part.rows if row.done and (end := self._ended(row)) is not None]
                 going += [part.select(left)] if left else []

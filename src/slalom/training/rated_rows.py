@@ -1,8 +1,8 @@
-"""Public data sets and rated drafts to the rows that the sentiment guide, its judge and the fluency guide learn from.
+"""Public data sets and rated drafts to the rows that the sentiment guide and its judge learn from.
 
     python -m slalom.training.rated_rows DATA_FOLDER data/drafts_rated.jsonl.gz OUT_FOLDER
 
-writes guide.jsonl.gz, judge.jsonl.gz and fluency.jsonl.gz. DATA_FOLDER holds sentiment3, general_text and drafts_read;
+writes guide.jsonl.gz and judge.jsonl.gz. DATA_FOLDER holds sentiment3, general_text and drafts_read;
 the second file is more drafts of the LM, rated in the same way (data/README.md). Guide and judge share no source of
 labelled sentences, no collection of neutral ones, and no prompt of the LM's drafts, so that the judge has seen nothing
 the guide learned from.
@@ -24,7 +24,6 @@ NEGATIVE, NEUTRAL, POSITIVE = 0, 1, 2
 DRAFT_COPIES = 3  # drafts are few and nearest to what is judged
 # A mild rating is a near miss of the next one: the shares of negative, neutral and positive that go with each.
 SENTIMENT_SHARES = {-2: [1, 0, 0], -1: [0.75, 0.25, 0], 0: [0.125, 0.75, 0.125], 1: [0, 0.25, 0.75], 2: [0, 0, 1]}
-FLUENT_SHARES = {1: 0.0, 2: 0.05, 3: 0.25, 4: 0.85, 5: 1.0}  # a rating of fluency → how far the text is a fluent one
 CALIBRATION = 6  # of so many prompts of drafts, one is kept for the temperature
 
 
@@ -115,16 +114,6 @@ def drafts(files: list[Path], name: str) -> Iterator[dict[str, Any]]:
             yield from [out | {"label": SENTIMENT_SHARES[rating]}] * DRAFT_COPIES
 
 
-def fluency_rows(data: Path, rated: Path) -> list[dict[str, Any]]:
-    """The same drafts with how fluent readers found them: 4 or 5 of 5 is fluent."""
-    rows = []
-    for row in [*read(data / "drafts_read.jsonl.gz"), *read(rated)]:
-        out, share = _draft(row, int(row["fluency"] >= 4)), FLUENT_SHARES[row["fluency"]]
-        rows.append(out | {"label": [1 - share, share]} if out["split"] == "train" else out)
-    random.Random(0).shuffle(rows)
-    return rows
-
-
 def _draft(row: dict[str, Any], label: int) -> dict[str, Any]:
     """A rated draft as a row of its split: test, calibration or train, by its prompt."""
     kept = "calibration" if _number(row["prompt"]) // 3 % CALIBRATION == 0 else "train"
@@ -143,13 +132,13 @@ def read(path: Path) -> Iterable[dict[str, Any]]:
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write both files."""
     if len(sys.argv) != 4:
         sys.exit("usage: python -m slalom.training.rated_rows DATA_FOLDER DRAFTS_RATED OUT_FOLDER")
     data, rated, out = map(Path, sys.argv[1:])
     out.mkdir(parents=True, exist_ok=True)
-    files = {name: rows_of(name, data, rated) for name in SIDES} | {"fluency": fluency_rows(data, rated)}
-    for name, rows in files.items():
+    for name in SIDES:
+        rows = rows_of(name, data, rated)
         with gzip.open(out / f"{name}.jsonl.gz", "wt", encoding="utf-8") as lines:
             lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 

@@ -15,8 +15,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 import slalom
 from slalom.api import SteerableModel
-from slalom.constraints.fluency import fluency_guide
-from slalom.decoding.presets import READING
 from slalom.frontends.server import answers, intake, streaming
 from slalom.frontends.server.errors import ApiError, ErrorBody, add_error_handlers
 from slalom.frontends.server.intake import Ask
@@ -63,8 +61,6 @@ class Service:
         self.name = settings.served_name(lm.name)
         self.wishes = Wishes(settings)
         self.wishes.prepare(lm.device)
-        if lm.name in READING:
-            fluency_guide().prepare(lm.device)
         self.worker = Worker(lm, settings, self.wishes, self.metrics)
         self.props = describe_server(lm, self.name, settings, self.wishes)
 

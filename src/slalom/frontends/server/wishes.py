@@ -36,7 +36,6 @@ REMEMBERED = 64  # different wishes that are kept: whoever asks for the same is 
 KINDS = ("style", "words", "detoxification", "several")  # of wishes that samplers have presets for
 GROWTH = 8  # how many times its default a whole-number knob may be, for they are what takes time and memory
 LARGEST = 1e6  # of any other knob
-CLOSED_KNOBS = ("reading",)  # for another LM than it is meant for, the fluency guide would have to be read first
 
 NO_WISH = Custom(lambda prompt, text: 0.0, name="no wish", satisfied_at=0.0)  # of a text that the LM alone writes
 
@@ -135,7 +134,7 @@ def open_knobs(sampler: str) -> dict[str, dict[str, Any]]:
             "choices": one.metadata["choices"] and list(one.metadata["choices"]),
         }
         for one in [*own, *fields(Objective)]
-        if (not isinstance(one.default, str) or one.metadata["choices"]) and one.name not in CLOSED_KNOBS
+        if (not isinstance(one.default, str) or one.metadata["choices"])
     }
 
 
