@@ -51,6 +51,22 @@ def test_the_scales_of_the_objective_decide(llama: SteerableModel) -> None:
     assert by_score(sure, fluent, Objective(fluency=2.0))
 
 
+def test_a_weight_decides_between_wishes_and_against_fluency_but_not_what_is_satisfied(llama: SteerableModel) -> None:
+    def seen(first: float, second: float, weights: tuple[float, float], fluency: float = -1.0) -> Seen:
+        parts = [
+            PartVerdict("x", score, None, score > 0, weight)
+            for score, weight in zip((first, second), weights, strict=True)
+        ]
+        return seen_of(llama, 0.0, 0.0, fluency)._replace(verdict=Verdict(0.0, 0.0, parts))
+
+    for weights, better in (((1.0, 2.0), True), ((2.0, 1.0), False)):
+        assert jointly(seen(-1.0, 3.0, weights), seen(3.0, -1.0, weights), USUAL) == better
+    for weight, better in ((1.0, False), (3.0, True)):
+        sure, fluent = seen(3.0, 4.0, (1.0, weight), -4.0), seen(3.0, 2.0, (1.0, weight), -1.0)
+        assert jointly(sure, fluent, USUAL) == better
+        assert jointly(seen(1.0, 1.0, (1.0, weight)), seen(9.0, -0.1, (1.0, weight)), USUAL)
+
+
 def test_what_reads_well_is_better_up_to_a_point_where_that_is_asked_for(llama: SteerableModel) -> None:
     plain = seen_of(llama, 3.0, 0.95, -1.0)
     odd, good, better = (plain._replace(verdict=plain.verdict._replace(reading=odds)) for odds in (-1.0, 2.0, 5.0))
