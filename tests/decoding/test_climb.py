@@ -10,6 +10,7 @@ import torch
 from slalom.api import SteerableModel
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
+from slalom.constraints.constraint import Constraint
 from slalom.decoding.climb import Climb
 from slalom.decoding.randomness import Rng
 from slalom.decoding.scheduler import RowReport
@@ -75,6 +76,17 @@ def test_the_objective_never_falls(lm: SteerableModel, good: Classifier) -> None
         assert torch.allclose(state.objective, problem.objective(state.origin.draft), atol=1e-4)
     assert all((after >= before).all() for before, after in itertools.pairwise(values))
     assert (values[-1] > values[0]).all()
+
+
+def test_where_fluency_does_not_count_only_the_ratio_of_the_weights_does(
+    llama: SteerableModel, good: Classifier
+) -> None:
+    def text(wish: Constraint) -> str:
+        return llama.steer("the food", wish, length=8, steps=12, tell=False, knobs={"fluency": 0.0}).texts[0]
+
+    soup = Keywords(["soup"])
+    assert text(6 * good + 3 * soup) == text(2 * good + soup)
+    assert text(3 * good) == text(good)
 
 
 def test_no_move_is_made_twice_from_one_draft(llama: SteerableModel, good: Classifier) -> None:

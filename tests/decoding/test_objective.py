@@ -50,6 +50,22 @@ def test_the_scales_of_the_objective_decide(llama: SteerableModel) -> None:
     assert by_score(sure, fluent, Objective(fluency=2.0))
 
 
+def test_a_weight_decides_between_wishes_and_against_fluency_but_not_what_is_satisfied(llama: SteerableModel) -> None:
+    def seen(first: float, second: float, weights: tuple[float, float], fluency: float = -1.0) -> Seen:
+        parts = [
+            PartVerdict("x", score, None, score > 0, weight)
+            for score, weight in zip((first, second), weights, strict=True)
+        ]
+        return seen_of(llama, 0.0, 0.0, fluency)._replace(verdict=Verdict(0.0, 0.0, parts))
+
+    for weights, better in (((1.0, 2.0), True), ((2.0, 1.0), False)):
+        assert jointly(seen(-1.0, 3.0, weights), seen(3.0, -1.0, weights), USUAL) == better
+    for weight, better in ((1.0, False), (3.0, True)):
+        sure, fluent = seen(3.0, 4.0, (1.0, weight), -4.0), seen(3.0, 2.0, (1.0, weight), -1.0)
+        assert jointly(sure, fluent, USUAL) == better
+        assert jointly(seen(1.0, 1.0, (1.0, weight)), seen(9.0, -0.1, (1.0, weight)), USUAL)
+
+
 def test_a_text_that_says_nothing_is_never_better_than_one_that_says_something(llama: SteerableModel) -> None:
     draft = draft_of(llama, [("we", " the food")])
     nothing = llama.draft(draft.prompts, draft.tokens, torch.tensor([0]), torch.zeros_like(draft.log_probs))

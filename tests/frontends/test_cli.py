@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import slalom
 from slalom.constraints import Keywords
+from slalom.constraints.constraint import Constraint
 from slalom.decoding import Climb
 from slalom.errors import SlalomError
 from slalom.frontends.cli import app
@@ -88,6 +89,19 @@ def test_the_repetition_penalty_is_an_option_and_changes_the_text(folder: Path) 
     assert none != strong
 
 
+def test_a_weight_typed_is_the_weight_of_its_constraint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def steer(self: slalom.SteerableModel, prompts: object, wish: Constraint, **options: object) -> None:
+        asked.append(wish.name)
+        raise SlalomError("enough")
+
+    monkeypatch.setattr(slalom.SteerableModel, "steer", steer)
+    weights = ("--weight", "keywords=2", "--weight", "whole-sentences=0.5")
+    run("generate", "we", "--model", f"{folder}/lm", "--keywords", "soup", "--whole-sentences", *weights)
+    assert asked == ["2 * keywords:any(soup) + 0.5 * ends-with-sentence"]
+
+
 def test_compare_shows_before_and_after(folder: Path) -> None:
     text = run("generate", "the food", *wish(folder), "--compare")
     assert text.exit_code == 0
@@ -130,6 +144,12 @@ def test_device_and_dtype_reach_the_model(folder: Path, monkeypatch: pytest.Monk
             "unknown preset 'best'",
         ),
         (["generate", "we", "--keywords", "soup", "--knob", "tau"], "must look like name=value"),
+        (["generate", "we", "--keywords", "soup", "--weight", "2"], "--weight is '2'; it must look like name=value"),
+        (["generate", "we", "--keywords", "soup", "--weight", "keywords=-1"], "weights.keywords is '-1'; input should"),
+        (
+            ["generate", "we", "--keywords", "soup", "--weight", "topic=2"],
+            "weights has 'topic', which is not asked for",
+        ),
         (["generate", "we", "--keywords", "soup", "--knob", "colour=1"], "unknown knob 'colour'; choose from width"),
         (["generate", "we", "--keywords", "soup", "--knob", "tau=-1"], "knob tau is '-1'; it must be at least"),
         (

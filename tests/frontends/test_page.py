@@ -50,6 +50,7 @@ EVERYTHING = {
     "whole_sentences": "yes",
     "classifier": "tone",
     "label": "cold",
+    "weights": '{"sentiment":2,"keywords":0.5,"whole_sentences":1.25}',
     "sampler": "climb",
     "preset": "thorough",
     "select": "joint",
@@ -284,6 +285,7 @@ def test_a_link_restores_the_form_and_runs_nothing(opened: Open, server: Pretend
         "whole_sentences": True,
         "classifier": "tone",
         "label": "cold",
+        "weights": {"sentiment": 2, "keywords": 0.5, "whole_sentences": 1.25},
         "sampler": "climb",
         "preset": "thorough",
         "select": "joint",
@@ -297,8 +299,12 @@ def test_a_link_restores_the_form_and_runs_nothing(opened: Open, server: Pretend
 
 def test_a_link_of_nonsense_leaves_a_form_that_works(opened: Open) -> None:
     page = opened(
-        {"messages": "{", "stop": "3", "knobs": "[]", "seed": "x", "sampler": "none such", "sentiment": "sad"}
+        {
+            **{"messages": "{", "stop": "3", "knobs": "[]", "seed": "x", "sampler": "none such", "sentiment": "sad"},
+            "weights": '{"sentiment": "x", "topic": 3, "avoid": 2}',
+        }
     )
+    assert "weights" not in settings_of(page)
     assert settings_of(page)["sampler"] == "none such"  # the server says what it thinks of it
     expect(page.locator("#seed")).to_have_value("0")
 
@@ -313,6 +319,49 @@ def test_slider_and_box_keep_in_step(opened: Open) -> None:
     assert settings_of(page)["length"] == "51"
     page.click("[aria-label='Length as usual']")
     assert "length" not in settings_of(page)
+
+
+def test_every_constraint_has_a_weight_with_slider_and_box(opened: Open, server: PretendedServer) -> None:
+    page = opened({"prompt": "The food", "sentiment": "negative", "keywords": "soup", "detoxify": "yes"})
+    assert page.locator("#wishes input[type=range]").count() == page.locator("#wishes input[type=number]").count() == 3
+    page.get_by_label("Weight of Sentiment", exact=True).fill("2.5")
+    expect(page.get_by_label("Weight of Sentiment, slider")).to_have_value("2.5")
+    page.get_by_label("Weight of Keywords, slider").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_label("Weight of Keywords", exact=True)).to_have_value("0.95")
+    assert json.loads(settings_of(page)["weights"]) == {"sentiment": 2.5, "keywords": 0.95}
+    write(page)
+    assert server.bodies[0]["slalom"]["weights"] == {"sentiment": 2.5, "keywords": 0.95}
+
+
+def test_a_weight_of_one_is_no_setting(opened: Open, server: PretendedServer) -> None:
+    page = opened({"prompt": "The food", "sentiment": "negative", "weights": '{"sentiment": 3}'})
+    expect(page.locator("#weight-sentiment-slider")).to_have_value("3")
+    page.fill("#weight-sentiment", "1")
+    assert "weights" not in settings_of(page)
+    assert "--weight" not in page.inner_text("#repeat-text")
+    page.fill("#weight-sentiment", "3")
+    page.click("[aria-label='Weight of Sentiment as usual']")
+    expect(page.locator("#weight-sentiment-slider")).to_have_value("1")
+    write(page)
+    assert server.bodies[0]["slalom"] == {"sentiment": "negative"}
+
+
+def test_the_weight_of_a_constraint_goes_with_it(opened: Open) -> None:
+    page = opened(
+        {"prompt": "x", "sentiment": "negative", "keywords": "soup", "weights": '{"sentiment":2,"keywords":3}'}
+    )
+    page.click("[aria-label='Remove Sentiment']")
+    page.fill("#keywords", "")  # then it is not asked for
+    assert "weights" not in settings_of(page)
+    page.click("[data-add=sentiment]")
+    expect(page.locator("#weight-sentiment")).to_have_value("")
+
+
+def test_what_is_never_written_has_no_weight(opened: Open) -> None:
+    page = opened({"prompt": "The food", "avoid": "moon"})
+    expect(page.locator("#wishes li")).to_contain_text("Never written")
+    expect(page.locator("#wishes input[type=range]")).to_have_count(0)
 
 
 def test_constraints_come_and_go(opened: Open, server: PretendedServer) -> None:
@@ -378,6 +427,7 @@ def fulfilled(body: str, route: Any) -> None:
         (400, {}, {"message": "top_p is 3; at most 1", "param": "top_p"}, "top_p is 3; at most 1.", "top_p"),
         (400, {}, {"message": "too long", "param": "max_tokens"}, "max_tokens: too long.", "length"),
         (400, {}, {"message": "unknown sampler", "param": "slalom.sampler"}, "unknown sampler", "sampler"),
+        (400, {}, {"message": "too much", "param": "slalom.weights.sentiment"}, "too much", "weight-sentiment"),
         (500, {}, {}, "Something went wrong in the server", None),
     ],
 )
@@ -500,7 +550,10 @@ def test_the_copied_python_asks_for_the_same(
     called: list[Any] = []
 
     class Part(list[Any]):
-        """A constraint that remembers how it was made."""
+        """A constraint that remembers how it was made and what it weighs."""
+
+        def __rmul__(self, weight: Any) -> Part:
+            return Part([(*one, weight) for one in self])
 
     def named(name: str) -> Callable[..., Part]:
         return lambda *given: Part([(name, *given)])
@@ -524,7 +577,8 @@ def test_the_copied_python_asks_for_the_same(
     assert [part[0] for part in wish] == [
         *("Sentiment", "Toxicity", "Keywords", "Topic", "Avoid", "classifier", "Similar", "EndsWithSentence")
     ]
-    assert wish[2] == ("Keywords", ["soup", "rain"], "all")
+    assert (wish[0], wish[2]) == (("Sentiment", "positive", 2), ("Keywords", ["soup", "rain"], "all", 0.5))
+    assert (wish[1], wish[-1]) == (("Toxicity", "low"), ("EndsWithSentence", 1.25))
     spec = asked_of_the_server(server.bodies[0])
     assert options == {"compare": True} | {name: spec[name] for name in options if name != "compare"}
     assert {"length", "samples", "seed", "stop", "tell", "knobs", "until", "top_p", "steps"} <= set(options)

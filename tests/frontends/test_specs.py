@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slalom.api import Options, SteerableModel
+from slalom.constraints import Custom, Keywords
 from slalom.errors import SlalomError
 from slalom.frontends.specs import OPTIONS, GenerateSpec, make_spec
 
@@ -29,6 +30,12 @@ GOOD = {"prompts": ["The chicken"], "keywords": ["soup"]}
         ({"prompts": []}, "prompts is"),
         ({"repetition_penalty": 0.9}, "repetition_penalty is 0.9; input should be greater than or equal to 1"),
         ({"colour": "red"}, "colour is 'red'"),
+        ({"weights": {"keywords": 0}}, "weights.keywords is 0; input should be greater than 0"),
+        ({"weights": {"keywords": 1001}}, "weights.keywords is 1001; input should be less than or equal to 1000"),
+        ({"weights": {"keywords": float("nan")}}, "weights.keywords is nan; input should be a finite number"),
+        ({"weights": {"topic": 2}}, "weights has 'topic', which is not asked for; ask for it too, or weigh any of key"),
+        ({"weights": {"rhyme": 2}, "constraints": {"rhyme": "x"}}, "or weigh any of keywords, constraints.rhyme"),
+        ({"weights": {"avoid": 2}, "avoid": ["rain"]}, "weights has 'avoid', but no draft ever holds those words"),
     ],
 )
 def test_a_bad_value_is_named_with_its_rule(given: dict[str, object], complaint: str) -> None:
@@ -73,3 +80,25 @@ def test_all_that_is_named_is_summed() -> None:
     assert soft.constraint().name == "keywords:any(soup) + topic:space + avoid:rain"
     both = make_spec(GOOD | {"regex": "s.up", "whole_sentences": True})
     assert both.constraint().name == "keywords:any(soup) + regex:s.up + ends-with-sentence"
+
+
+def test_what_is_weighed_counts_so_many_times_and_the_rest_once() -> None:
+    wishes = GOOD | {"topic": "space", "avoid": ["rain"], "whole_sentences": True}
+    spec = make_spec(wishes | {"weights": {"whole_sentences": 0.5, "keywords": 2, "topic": 1}})
+    assert spec.constraint().name == "2 * keywords:any(soup) + topic:space + avoid:rain + 0.5 * ends-with-sentence"
+
+
+def test_a_constraint_that_exists_already_is_weighed_by_the_name_it_is_handed_over_by() -> None:
+    spec = make_spec(GOOD | {"constraints": {"rhyme": "x"}, "weights": {"constraints.rhyme": 3}})
+    rhyme = Custom(lambda prompt, text: 0.0, name="rhyme")
+    assert [weight for weight, _ in spec.constraint({"constraints.rhyme": rhyme}).terms()] == [1, 3]
+
+
+def test_a_weight_of_one_leaves_the_constraint_as_it_is() -> None:
+    assert isinstance(make_spec(GOOD | {"weights": {"keywords": 1}}).constraint(), Keywords)
+
+
+def test_weights_stand_in_a_table_of_a_toml_file(tmp_path: Path) -> None:
+    file = tmp_path / "wish.toml"
+    file.write_text('prompts = ["The lake"]\nkeywords = ["boat"]\ntopic = "space"\n[weights]\ntopic = 0.5\n')
+    assert make_spec({}, file).constraint().name == "keywords:any(boat) + 0.5 * topic:space"

@@ -18,6 +18,7 @@ TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "mode": (("--all/--any",), bool),
     "tell": (("--tell/--no-tell",), bool),
     "constraints": (("--constraint",), list[str]),
+    "weights": (("--weight",), list[str]),
     "knobs": (("--knob",), list[str]),
     "shipped": (("--shipped/--no-shipped",), bool),
 }
@@ -86,9 +87,16 @@ def _fields(typed: dict[str, Any]) -> dict[str, Any]:
         given["tell"] = given.pop("tell_as")
     if "constraints" in given:
         given["constraints"] = _pairs("--constraint", given["constraints"])
+    if "weights" in given:
+        given["weights"] = {_wish(name): value for name, value in _pairs("--weight", given["weights"]).items()}
     if "knobs" in given:
         given["knobs"] = {name.replace("-", "_"): value for name, value in _pairs("--knob", given["knobs"]).items()}
     return given
+
+
+def _wish(name: str) -> str:
+    """A wish as typed by its field's name; the name that another package gave its constraint is left as it is."""
+    return name if name.startswith("constraints.") else name.replace("-", "_")
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slalom.constraints.constraint import Constraint
 
 S = TypeVar("S", bound=BaseModel)
+Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]  # 0 would still count towards `satisfied`
 
 # Any one of these fields is something to steer towards, by the flag beside it.
 WISHES = {
@@ -30,7 +31,7 @@ WISHES = {
     "whole_sentences": "--whole-sentences",
     "constraints": "--constraint",
 }
-
+DETAILS = ("mode", "label", "description", "weights")  # fields that say more about a wish
 
 # Fields that are options of `steer`; the others are wishes, or say more about one.
 OPTIONS = {
@@ -67,6 +68,9 @@ class TextSpec(BaseModel):
     whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
     constraints: dict[str, str] = Field(
         {}, description="constraints of other packages, NAME=ARGUMENT each; see slalom ls constraints"
+    )
+    weights: dict[str, Weight] = Field(
+        {}, description="a wish's weight beside the others and fluency, sentiment=2 say (1 unless said)"
     )
     sampler: str = Field("climb", description="the method that steers (default climb); see slalom ls samplers")
     preset: str = Field(
@@ -107,14 +111,26 @@ class TextSpec(BaseModel):
         """The fields that say what to steer towards."""
         return [wish for wish in WISHES if getattr(self, wish)]
 
+    def check_weights(self) -> None:
+        """Refuse, with a ValueError, a weight that would change nothing."""
+        asked = [wish for wish in self.wishes if wish not in ("avoid", "constraints")]
+        asked += [f"constraints.{name}" for name in self.constraints]
+        for name in self.weights:
+            if name == "avoid":
+                raise ValueError("weights has 'avoid', but no draft ever holds those words: leave it out")
+            if name not in asked:
+                choices = f"weigh any of {', '.join(asked)}" if asked else "leave it out"
+                raise ValueError(f"weights has {name!r}, which is not asked for; ask for it too, or {choices}")
+
     def options(self) -> Options:
         """What `steer` and `requests` take besides prompts and wish."""
         return cast("Options", {name: getattr(self, name) for name in type(self).model_fields if name in OPTIONS})
 
     def constraint(self, made: Mapping[str, Constraint] | None = None) -> Constraint:
-        """The sum of all constraints that were given.
+        """The weighted sum of all constraints that were given.
 
-        `made` are those that exist already: by the name of their field, `sentiment` or `constraints.rhyme` say.
+        `made` are those that exist already: by the name of their field, `sentiment` or `constraints.rhyme` say, as in
+        `weights`.
         """
         from slalom.constraints import (
             Avoid,
@@ -130,32 +146,37 @@ class TextSpec(BaseModel):
         from slalom.constraints.plugins import registered_constraint
 
         made = made or {}
-        parts: list[Constraint] = []
+        parts: dict[str, Constraint] = {}
         if self.sentiment:
-            parts.append(made.get("sentiment") or Sentiment(self.sentiment))
+            parts["sentiment"] = made.get("sentiment") or Sentiment(self.sentiment)
         if self.detoxify:
-            parts.append(made.get("detoxify") or Toxicity("low"))
+            parts["detoxify"] = made.get("detoxify") or Toxicity("low")
         if self.keywords:
-            parts.append(Keywords(self.keywords, self.mode))
+            parts["keywords"] = Keywords(self.keywords, self.mode)
         if self.topic:
-            parts.append(Topic(self.topic))
+            parts["topic"] = Topic(self.topic)
         if self.avoid:
-            parts.append(Avoid(self.avoid))
+            parts["avoid"] = Avoid(self.avoid)
         if self.classifier and self.label:
             own = made.get("classifier")
-            parts.append(own or classifier(self.classifier, self.label, description=self.description))
+            parts["classifier"] = own or classifier(self.classifier, self.label, description=self.description)
         if self.similar:
-            parts.append(Similar(self.similar))
+            parts["similar"] = Similar(self.similar)
         if self.regex:
-            parts.append(Regex(self.regex))
+            parts["regex"] = Regex(self.regex)
         if self.whole_sentences:
-            parts.append(EndsWithSentence())
+            parts["whole_sentences"] = EndsWithSentence()
         for name, argument in self.constraints.items():
-            parts.append(made.get(f"constraints.{name}") or registered_constraint(name, argument))
-        whole = parts[0]
-        for part in parts[1:]:
+            key = f"constraints.{name}"
+            parts[key] = made.get(key) or registered_constraint(name, argument)
+        whole, *others = [self._weighed(name, part) for name, part in parts.items()]
+        for part in others:
             whole = whole + part
         return whole
+
+    def _weighed(self, name: str, part: Constraint) -> Constraint:
+        weight = self.weights.get(name, 1.0)
+        return part if weight == 1 else weight * part
 
 
 class LoadSpec(BaseModel):
@@ -182,6 +203,7 @@ class GenerateSpec(LoadSpec, TextSpec):
     def _complete(self) -> Self:
         if not self.wishes:
             raise ValueError(f"nothing to steer towards: give any of {', '.join(WISHES.values())}")
+        self.check_weights()
         return self
 
 

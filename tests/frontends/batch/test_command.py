@@ -18,7 +18,8 @@ from slalom.constraints.constraint import Constraint
 from slalom.frontends.batch import command, texts
 from slalom.frontends.batch.job import Count
 from slalom.frontends.batch.lines import Line
-from slalom.frontends.batch.texts import TextWriter, Work
+from slalom.frontends.batch.texts import TextWriter, Work, wish_key
+from slalom.frontends.specs import TextSpec
 from tests.conftest import tiny_lm
 from tests.frontends.batch.conftest import OPTIONS, mixed_rows, read_rows, run, write_rows
 from tests.frontends.test_cli import run as slalom
@@ -53,6 +54,22 @@ def test_a_rows_fields_come_before_the_commands_and_what_it_brings_is_kept(model
     assert (first["id"], first["metadata"]) == ("a", {"city": "Oslo"})
     assert (second["id"], "metadata" in second) == (7, False)
     assert [row["constraints"][0]["name"] for row in (first, second)] == ["keywords:any(soup)", "keywords:any(rain)"]
+
+
+def test_the_commands_weights_are_for_rows_that_ask_for_what_is_weighed(models: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "we", "keywords": ["rain"]}, {"prompt": "we", "topic": "rain"}]
+    rows += [{"prompt": "we", "topic": "rain", "weights": {"topic": 0.5}}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert run(models, source, tmp_path / "out.jsonl", "--weight", "keywords=2").exit_code == 1
+    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 3]
+    (bad,) = read_rows(tmp_path / "out.jsonl.errors.jsonl")
+    assert bad["error"] == "weights has 'keywords', which is not asked for; ask for it too, or weigh any of topic"
+
+
+def test_rows_share_a_constraint_only_if_it_weighs_the_same() -> None:
+    keys = [wish_key(TextSpec(keywords=["soup"], weights=weights)) for weights in ({}, {"keywords": 2})]
+    assert keys[0] != keys[1]
+    assert texts._constraint(keys[1]).name == "2 * keywords:any(soup)"
 
 
 def test_bad_rows_are_listed_with_line_and_reason_and_the_others_written(models: Path, tmp_path: Path) -> None:
@@ -161,16 +178,24 @@ def test_a_csv_that_is_not_utf_8_is_refused_in_a_sentence_that_names_it(models: 
 def test_csv_and_parquet_say_the_same_as_json_lines(models: Path, tmp_path: Path) -> None:
     rows = [
         {"id": "a", "prompt": "the food", "keywords": ["soup", "rain"], "seed": 3, "metadata": {"x": 1}},
+        {"id": "c", "prompt": "we", "keywords": ["soup"], "whole_sentences": True, "weights": {"keywords": 2.5}},
         {"id": "b", "prompt": "we, they", "avoid": ["day"], "tell": False, "knobs": {"width": 2}},
     ]
     write_rows(tmp_path / "in.jsonl", rows)
     with (tmp_path / "in.csv").open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["id", "prompt", "keywords", "avoid", "seed", "tell", "knobs", "metadata"])
-        table.writerow(["a", "the food", "soup, rain", "", "3", "", "", '{"x": 1}'])
-        table.writerow(["b", "we, they", "", '["day"]', "", "false", '{"width": 2}', ""])
+        table.writerow(
+            ["id", "prompt", "keywords", "avoid", "seed", "whole_sentences", "weights", "tell", "knobs", "metadata"]
+        )
+        table.writerow(["a", "the food", "soup, rain", "", "3", "", "", "", "", '{"x": 1}'])
+        table.writerow(["c", "we", "soup", "", "", "true", '{"keywords": 2.5}', "", "", ""])
+        table.writerow(["b", "we, they", "", '["day"]', "", "", "", "false", '{"width": 2}', ""])
     types = {"id": pa.string(), "prompt": pa.string(), "seed": pa.int64(), "tell": pa.bool_()}
     types |= {"keywords": pa.list_(pa.string()), "avoid": pa.list_(pa.string())}
+    types |= {
+        "whole_sentences": pa.bool_(),
+        "weights": pa.struct([("keywords", pa.float64()), ("topic", pa.float64())]),
+    }
     types |= {"knobs": pa.struct([("width", pa.int64())]), "metadata": pa.struct([("x", pa.int64())])}
     whole = pa.Table.from_pylist(rows, pa.schema(list(types.items())))
     pq.write_table(whole, tmp_path / "in.parquet")

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from slalom.api import SteerableModel
-from slalom.constraints import Keywords
+from slalom.constraints import EndsWithSentence, Keywords
 from slalom.decoding import SAMPLERS
 from slalom.frontends.server import app as app_module
 from slalom.frontends.server.app import make_app
@@ -64,6 +64,15 @@ def test_a_completion_has_openais_shape_and_the_text_that_steer_writes(
     }
 
 
+def test_a_weighed_wish_gives_the_text_that_python_writes(client: TestClient, chatty: SteerableModel) -> None:
+    wish = 0.5 * Keywords(["soup"]) + 3 * EndsWithSentence()
+    asked = SOUP | {"whole_sentences": True, "weights": {"keywords": 0.5, "whole_sentences": 3}}
+    (choice,) = complete(client, slalom=asked)["choices"]
+    (row,) = chatty.steer("the food", wish, length=6, steps=8).rows
+    assert (choice["text"], choice["slalom"]["score"]) == (row.text, pytest.approx(row.score))
+    assert choice["slalom"]["settings"]["slalom"]["weights"] == asked["weights"]
+
+
 def test_a_whole_number_may_be_written_with_a_point(client: TestClient) -> None:
     body = '{"model": "llama-tied", "prompt": "the food", "max_tokens": 6.0, "n": 2.0, "slalom": {"steps": 1.0}}'
     answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
@@ -95,6 +104,7 @@ def test_several_prompts_are_answered_prompt_by_prompt(client: TestClient) -> No
             }
         },
         {"slalom": SOUP | {"tell": False, "knobs": {"width": 2, "fluency": 0.5}}, "stop": ["o"]},
+        {"slalom": SOUP | {"whole_sentences": True, "weights": {"keywords": 0.5, "whole_sentences": 3}}},
         {"slalom": SOUP, "max_tokens": 40, "seed": 5},
         {"slalom": None, "temperature": 0.8, "seed": 2},
     ],
@@ -203,6 +213,15 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
         ({"slalom": {"classifier": "taste"}}, "slalom", "a classifier and its label go together"),
         ({"slalom": SOUP | {"description": "is nice"}}, "slalom.description", "slalom.classifier, which is not given"),
         ({"slalom": {"mode": "all"}}, "slalom.mode", "slalom.keywords, which is not given"),
+        ({"slalom": SOUP | {"weights": {"topic": 2}}}, "slalom.weights", "slalom.weights has 'topic', which is not as"),
+        ({"slalom": {"weights": {"topic": 2}}}, "slalom.weights", "ask for it too, or leave it out"),
+        ({"slalom": SOUP | {"weights": {"keywords": 0}}}, "slalom.weights.keywords", "greater than 0"),
+        ({"slalom": SOUP | {"weights": {"keywords": 1e9}}}, "slalom.weights.keywords", "less than or equal to 1000"),
+        (
+            {"slalom": SOUP | {"weights": {"keywords": "2"}}},
+            "slalom.weights.keywords",
+            "input should be a valid number",
+        ),
     ],
     ids=str,
 )
@@ -428,6 +447,7 @@ def test_props_say_what_may_be_asked_for(client: TestClient, classifier_folder: 
     assert (props["model"], props["engine"], props["chat"]) == (NAME, "torch", True)
     assert props["classifiers"] == [{"name": "taste", "labels": ["bad", "good"]}]
     assert "keywords" in props["fields"]["properties"]
+    assert props["fields"]["properties"]["weights"]["additionalProperties"]["maximum"] == 1000
     assert "seed" not in props["fields"]["properties"]
     assert props["defaults"]["sampler"] == "climb"
     knobs = {sampler["name"]: [knob["name"] for knob in sampler["knobs"]] for sampler in props["samplers"]}

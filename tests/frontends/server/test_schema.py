@@ -39,7 +39,7 @@ def make_sensible(body: dict[str, Any]) -> None:
     if isinstance(wish := body.get("slalom"), dict):
         for name in ("constraints", "regex", "sentiment", "detoxify", "similar", "classifier", "label", "description"):
             wish.pop(name, None)
-        wish |= {"preset": "default", "knobs": {}, "keywords": ["soup"]}
+        wish |= {"preset": "default", "knobs": {}, "keywords": ["soup"], "weights": {}}
 
 
 @pytest.mark.parametrize(("path", "mode"), KINDS, ids=str)

@@ -17,7 +17,7 @@ from slalom.frontends.batch.rows import RowSpec
 from slalom.frontends.options import COMMA_SEPARATED
 
 LISTS = (*COMMA_SEPARATED, "stop", "messages")
-OBJECTS = ("constraints", "knobs", "metadata")
+OBJECTS = ("constraints", "weights", "knobs", "metadata")
 YES_OR_NO = {"true": True, "yes": True, "false": False, "no": False}
 FORMATS = (".jsonl", ".csv", ".parquet")
 CHUNK = 1 << 20  # bytes, or rows of a Parquet file, read at a time

@@ -7,9 +7,9 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from slalom.errors import SlalomError
-from slalom.frontends.specs import WISHES, LoadSpec, TextSpec, checked
+from slalom.frontends.specs import DETAILS, WISHES, LoadSpec, TextSpec, checked
 
-WISH_FIELDS = (*WISHES, "mode", "label", "description")  # all that a constraint is made of
+WISH_FIELDS = (*WISHES, *DETAILS)  # all that a constraint is made of
 
 
 class BatchSpec(LoadSpec, TextSpec):
@@ -32,6 +32,7 @@ class RowSpec(TextSpec):
             raise ValueError("a row has a prompt or messages: give one of them")
         if not self.wishes:
             raise ValueError(f"nothing to steer towards: give any of {', '.join(WISHES)}")
+        self.check_weights()
         return self
 
 

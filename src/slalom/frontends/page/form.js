@@ -1,6 +1,6 @@
 // The form to settings of a run, and settings back to the form.
 import { $, h } from "./dom.js";
-import { splitWords } from "./settings.js";
+import { splitWords, weightId } from "./settings.js";
 import { WISHES, choice } from "./wishes.js";
 
 const ROLES = ["user", "assistant", "system"];
@@ -17,6 +17,8 @@ const NUMBERS = {
   top_p: { label: "Top-p", min: 0.05, max: 1, step: 0.05, usual: 1 },
 };
 const MAIN = ["length", "samples", "seed"];
+// Of each constraint; the box takes more than the slider.
+const WEIGHT = { label: "Weight", min: 0.25, max: 4, step: 0.05, usual: 1, help: "How much it counts, beside the others and beside fluency" };
 
 /** A knob's value in its type: a number or a truth, if it reads like one. */
 function typed(text) {
@@ -29,7 +31,9 @@ export class Form {
   constructor(server, changed) {
     this.server = server;
     this.changed = changed;
-    for (const name of Object.keys(NUMBERS)) $(MAIN.includes(name) ? "main-settings" : "more-settings").append(this.#number(name));
+    for (const [name, kind] of Object.entries(NUMBERS)) {
+      $(MAIN.includes(name) ? "main-settings" : "more-settings").append(this.#number(name, kind));
+    }
     $("as-prompt").addEventListener("click", () => this.#ask(false));
     $("as-chat").addEventListener("click", () => this.#ask(true));
     $("add-message").addEventListener("click", () => {
@@ -87,6 +91,7 @@ export class Form {
   /** What the form says, as settings: only what is set. */
   read() {
     const run = {};
+    const weights = {};
     const text = (id) => $(id)?.value ?? "";
     if (this.chat) {
       run.messages = [...$("messages").children].map((item) => ({
@@ -102,7 +107,10 @@ export class Form {
         if (name === "keywords" && listed.length && text("mode") === "all") run.mode = "all";
       } else if (text(name).trim()) run[name] = name === "regex" ? text(name) : text(name).trim();
       if (name === "classifier" && run.classifier) run.label = text("label");
+      const weight = text(weightId(name));
+      if (run[name] && weight !== "" && Number(weight) !== WEIGHT.usual) weights[name] = Number(weight);
     }
+    if (Object.keys(weights).length) run.weights = weights;
     const tell = document.querySelector("#tell input:checked").value;
     if (tell === "yes" || tell === "no") run.tell = tell === "yes";
     else if (tell === "own" && text("tell-as").trim()) run.tell = text("tell-as").trim();
@@ -193,10 +201,16 @@ export class Form {
   }
 
   #addWish(name, run) {
-    const { title, make } = WISHES[name];
-    const item = h("li", { "data-wish": name }, h("span", { class: "wish-title" }, title), ...make(run, this.server),
-      this.#remover(title, () => item.remove()));
+    const { title, make, strict } = WISHES[name];
+    const remover = this.#remover(title, () => item.remove());
+    const item = h("li", { "data-wish": name },
+      h("div", { class: "wish" }, h("span", { class: "wish-title" }, title), ...make(run, this.server), remover),
+      strict ? h("p", { class: "quiet small" }, strict) : this.#number(weightId(name), { ...WEIGHT, of: title }));
     $("wishes").append(item);
+    if (!strict) {
+      $(weightId(name)).value = run.weights?.[name] ?? "";
+      this.#follow(weightId(name));
+    }
     this.#offerWishes();
     return item;
   }
@@ -221,21 +235,23 @@ export class Form {
     if (own && focus) $("tell-as").focus();
   }
 
-  #number(name) {
-    const { label, min, max, step, unit } = NUMBERS[name];
-    const box = h("input", { type: "number", id: name, min: name === "until" || name === "top_p" ? 0 : min, step: "any", inputmode: "decimal",
-      oninput: () => this.#follow(name) });
-    const slider = h("input", { type: "range", id: `${name}-slider`, min, max, step, "aria-label": `${label}, slider`,
+  /** A number's label, slider, box, and the button that empties the box; `of` says whose number it is. */
+  #number(id, { label, of, min, max, step, usual, unit, help }) {
+    const name = of ? `${label} of ${of}` : label;
+    const box = h("input", { type: "number", id, min: min < 1 ? 0 : min, step: "any", inputmode: "decimal", placeholder: usual, "data-usual": usual,
+      oninput: () => this.#follow(id) });
+    const slider = h("input", { type: "range", id: `${id}-slider`, min, max, step, "aria-label": `${name}, slider`,
       oninput: () => {
         box.value = slider.value;
-        this.#follow(name);
+        this.#follow(id);
       } });
-    const back = h("button", { type: "button", class: "remove", "aria-label": `${label} as usual`, title: "As usual", onclick: () => {
+    const back = h("button", { type: "button", class: "remove", "aria-label": `${name} as usual`, title: "As usual", onclick: () => {
       box.value = "";
-      this.#follow(name);
+      this.#follow(id);
       this.#edited();
-    } }, "×");
-    return h("div", { class: "number" }, h("label", { for: name }, label, unit ? h("span", { class: "quiet" }, ` ${unit}`) : null), slider, box, back);
+    } }, "↺");
+    const more = of ? h("span", { class: "spoken" }, ` of ${of}`) : unit ? h("span", { class: "quiet" }, ` ${unit}`) : null;
+    return h("div", { class: "number", title: help }, h("label", { for: id }, label, more), slider, box, back);
   }
 
   /** The slider goes where the box is; while the box is empty, where the usual value is. */

@@ -50,6 +50,7 @@ function flag(name, value) {
   if (name === "mode") return [value === "all" ? "--all" : "--any"];
   if (name === "tell") return typeof value === "string" ? option("tell-as", value) : [value ? "--tell" : "--no-tell"];
   if (name === "stop") return value.flatMap((one) => option("stop", one));
+  if (name === "weights") return Object.entries(value).flatMap(([wish, one]) => option("weight", `${wish}=${one}`));
   if (name === "knobs") return Object.entries(value).flatMap(([knob, one]) => option("knob", `${knob}=${one}`));
   if (Array.isArray(value)) return option(name, value.join(","));
   return value === true ? [`--${name.replaceAll("_", "-")}`] : option(name, value);
@@ -67,7 +68,7 @@ const tomlString = (text) => JSON.stringify(text).replaceAll("\x7f", "\\u007f");
 
 /** A program that loads the model and steers it. */
 export function pythonProgram(run, server) {
-  const parts = CONSTRAINTS.filter(([name]) => run[name]).map(([, made]) => made(run));
+  const parts = CONSTRAINTS.filter(([name]) => run[name]).map(([name, made]) => weighed(run.weights?.[name], made(run)));
   const options = OPTIONS.filter((name) => run[name] !== undefined).map((name) => `    ${name}=${python(run[name])},`);
   const loaded = [server.model && python(server.model), server.engine && `engine=${python(server.engine)}`];
   return [
@@ -87,6 +88,8 @@ export function pythonProgram(run, server) {
     "    print(row.prompt + row.text, row.satisfied, row.perplexity)",
   ].join("\n");
 }
+
+const weighed = (weight, made) => (weight === undefined ? made : `${python(weight)} * ${made}`);
 
 /** A value as a Python literal: JSON's, but for the three words and what a line may not hold. */
 function python(value) {

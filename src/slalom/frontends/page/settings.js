@@ -5,8 +5,10 @@ const LISTS = ["keywords", "avoid"]; // comma-separated, as on the command line
 const FLAGS = ["detoxify", "whole_sentences"];
 const NUMBERS = ["strength", "steps", "length", "temperature", "top_p", "until", "samples", "seed"];
 const WORDS = ["sentiment", "mode", "topic", "similar", "regex", "classifier", "label", "sampler", "preset", "select"];
+const OBJECTS = ["weights", "knobs"]; // by name, as JSON
 const OPENAI = { length: "max_tokens", samples: "n", seed: "seed", stop: "stop", temperature: "temperature", top_p: "top_p" };
 
+export const weightId = (wish) => `weight-${wish}`; // of the box on the form
 export const splitWords = (text) => text.split(",").map((word) => word.trim()).filter(Boolean);
 
 /** The settings as what stands after # in an address. */
@@ -21,7 +23,7 @@ export function toLink(run) {
   if (typeof run.tell === "boolean") put("tell", run.tell ? "yes" : "no");
   else put("tell_as", run.tell);
   if (run.stop) put("stop", JSON.stringify(run.stop));
-  if (run.knobs) put("knobs", JSON.stringify(run.knobs));
+  for (const name of OBJECTS) if (run[name]) put(name, JSON.stringify(run[name]));
   return link.toString();
 }
 
@@ -46,8 +48,10 @@ export function fromLink(text) {
   }
   const stop = parsed(link.get("stop"));
   if (Array.isArray(stop)) run.stop = stop.map(String);
-  const knobs = parsed(link.get("knobs"));
-  if (knobs && typeof knobs === "object" && !Array.isArray(knobs)) run.knobs = knobs;
+  for (const name of OBJECTS) {
+    const value = parsed(link.get(name));
+    if (value && typeof value === "object" && !Array.isArray(value)) run[name] = value;
+  }
   return run;
 }
 
@@ -71,9 +75,10 @@ export function toBody(run) {
   return { ...body, slalom: ours };
 }
 
-/** The setting that a server's error speaks of: `slalom.top_p` or `max_tokens`, say. */
+/** The setting that a server's error speaks of: `slalom.top_p`, `slalom.weights.topic` or `max_tokens`, say. */
 export function settingOf(param) {
-  const word = String(param).replace(/^(body\.)?(slalom\.)?/, "").split(/[.[]/)[0];
+  const [word, part] = String(param).replace(/^(body\.)?(slalom\.)?/, "").split(/[.[]/);
+  if (word === "weights" && part) return weightId(part);
   return Object.keys(OPENAI).find((name) => OPENAI[name] === word) ?? word;
 }
 

@@ -3,7 +3,7 @@ import { h } from "./dom.js";
 
 const SENTIMENTS = ["positive", "neutral", "negative"];
 
-// By field of the specification; `make` returns the controls.
+// By field of the specification; `make` returns the controls. What is `strict` has no weight, and says why.
 export const WISHES = {
   sentiment: { title: "Sentiment", make: (run) => [choice("sentiment", "Sentiment", SENTIMENTS, run.sentiment ?? "negative")] },
   keywords: {
@@ -14,7 +14,11 @@ export const WISHES = {
     ],
   },
   topic: { title: "Topic", make: (run, server) => [words("topic", "Topic", run.topic, "space, or words of one", server.topics)] },
-  avoid: { title: "Avoid", make: (run) => [words("avoid", "Words to avoid", run.avoid, "moon, stars")] },
+  avoid: {
+    title: "Avoid",
+    make: (run) => [words("avoid", "Words to avoid", run.avoid, "moon, stars")],
+    strict: "Never written, so there is nothing to weigh.",
+  },
   detoxify: { title: "Not toxic", make: () => [] },
   similar: { title: "Similar to", make: (run) => [words("similar", "Similar to", run.similar, "a text to be like in meaning")] },
   regex: { title: "Pattern", make: (run) => [words("regex", "Regular expression", run.regex, "[0-9]+ euros")] },

@@ -14,7 +14,7 @@ from slalom.frontends.server.drafts import finite
 from slalom.frontends.server.intake import Ask
 from slalom.frontends.server.wishes import open_knobs
 from slalom.frontends.server.worker import Written
-from slalom.frontends.specs import TextSpec
+from slalom.frontends.specs import DETAILS, TextSpec
 
 Reason = Literal["stop", "length"]
 
@@ -177,7 +177,7 @@ def settings_of(request: Request, spec: TextSpec) -> dict[str, Any]:
     chosen = request.settings
     sampler: Any = chosen.sampler
     values = {**dataclasses.asdict(sampler), **dataclasses.asdict(chosen.objective)}
-    wishes = spec.model_dump(include=set(spec.wishes) | {"mode", "label", "description"}, exclude_defaults=True)
+    wishes = spec.model_dump(include={*spec.wishes, *DETAILS}, exclude_defaults=True)
     decided = {
         "sampler": chosen.sampler.name,
         "preset": spec.preset,

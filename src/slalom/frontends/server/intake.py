@@ -100,6 +100,10 @@ def _spec(body: Asked, length: int) -> TextSpec:
         if field in ours and not getattr(spec, needs):
             message = f"slalom.{field} says more about slalom.{needs}, which is not given"
             raise ApiError(400, message, f"slalom.{field}", "invalid_value")
+    try:
+        spec.check_weights()
+    except ValueError as error:
+        raise ApiError(400, f"slalom.{error}", "slalom.weights", "invalid_value") from None
     if spec.wishes:
         return spec
     if ours.get("sampler", "none") != "none":
