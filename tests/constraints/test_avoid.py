@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from slalom.api import SteerableModel
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints import Avoid, EndsWithSentence, Keywords
+from slalom.constraints import Avoid, EndsWithSentence, Keywords, avoid
 from slalom.constraints.classifier import Classifier
 from slalom.decoding.climb import Climb
 from slalom.decoding.dab import DAB
@@ -52,6 +52,31 @@ def test_a_word_is_found_in_any_case_and_spelling(words: list[str], prompt: str,
 )
 def test_a_part_of_a_longer_word_or_the_prompts_own_word_is_not(prompt: str, text: str) -> None:
     assert not Avoid(["soup"]).found(prompt, text)
+
+
+def test_of_a_long_prompt_only_the_end_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    word = Avoid(["kitten"])
+    prompt = "the food was good and " * 5000 + "a kit"
+    folded, fold = [], avoid._folded
+    monkeypatch.setattr(avoid, "_folded", lambda text: folded.append(len(text)) or fold(text))
+    assert word.found(prompt, "ten")
+    assert sum(folded) < 500
+
+
+def test_the_end_of_a_text_folds_as_in_the_whole_text() -> None:
+    """Letters with their accents apart, accents in the wrong order, Hangul in pieces, letters that fold to several."""
+    draw = random.Random(0)
+    accents = "q" + "\u0301" * 8 + "\u0323" * 8
+    alphabet = ["E", " ", "e\u0301", "u\u0308\u0301", "\u1112\u1161\u11ab", "\u0301", accents, "ß", "\ufdfa"]
+    for _ in range(2000):
+        text = "".join(draw.choices(draw.sample(alphabet, 2), k=draw.randrange(400)))
+        length = draw.randrange(1, 80)
+        assert avoid._folded_end(text, length) == avoid._folded(text)[-length:]
+
+
+def test_a_begun_word_that_is_longer_when_folded_is_found_whole() -> None:
+    word = "\ufdfa" * 8  # 18 characters each
+    assert Avoid([f"{word} soup"]).found(f"the {word}", " soup")
 
 
 def test_the_score_is_0_without_the_words_and_minus_4_with_one(llama: SteerableModel) -> None:

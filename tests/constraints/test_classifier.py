@@ -9,6 +9,7 @@ import torch
 from transformers import RobertaConfig, RobertaForSequenceClassification, RobertaModel
 
 from slalom.api import SteerableModel
+from slalom.backbone import openvino_encoder
 from slalom.backbone.openvino_encoder import compiled, converted
 from slalom.constraints import classifier as open_classifier
 from slalom.constraints import encoder
@@ -145,6 +146,23 @@ def test_openvino_reads_nearly_as_torch_does_and_the_same_in_any_batch(llama: St
     for row, text in enumerate(texts):
         alone = fast(constraint._encode([text], torch.device("cpu")).inputs)
         assert alone[0].tolist() == together[row].tolist()
+
+
+def test_a_conversion_is_found_by_the_models_files_or_else_by_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constraint = Classifier(saved(tmp_path / "saved"), "good")
+    example = constraint._encode(["good"], torch.device("cpu")).inputs
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(openvino_encoder, "_make", lambda encode, example, target: None)
+    model = constraint.model
+    before = converted(model, constraint._outputs, example)
+    assert converted(model, constraint._outputs, example) == before
+    model.classifier.bias.data += 1
+    assert converted(model, constraint._outputs, example) != before
+    monkeypatch.setattr(model, "state_dict", pytest.fail)
+    first, again, other = (converted(model, constraint._outputs, example, files) for files in ("a", "a", "b"))
+    assert first == again != other
 
 
 def test_one_reading_of_a_text_serves_all_constraints_that_share_the_classifier(

@@ -6,14 +6,18 @@ import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.constraints import Keywords
-from slalom.constraints.keywords import SCALE
+from slalom.constraints import EndsWithSentence, Keywords
+from slalom.constraints.keywords import SCALE, Spelling
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots, problem_of
 
 
 def found(lm: SteerableModel, words: list[str], text: str, mode: str = "any", prompt: str = "we") -> bool:
     return bool(Keywords(words, mode).satisfied(draft_of(lm, [(prompt, text)])))  # type: ignore[arg-type]
+
+
+def spelt(lm: SteerableModel, word: str) -> list[Spelling]:
+    return Keywords([word]).spellings(lm.vocabulary)
 
 
 def test_satisfied_means_the_word_stands_in_the_continuation_as_a_word(llama: SteerableModel) -> None:
@@ -78,6 +82,14 @@ def test_a_later_piece_of_a_word_only_counts_after_the_earlier_ones(llama: Steer
 def test_words_are_spelt_with_and_without_a_space_and_capitalised(llama: SteerableModel) -> None:
     spellings = {llama.vocabulary.decode([list(s.tokens)])[0] for s in Keywords(["soup"]).spellings(llama.vocabulary)}
     assert spellings == {" soup", "soup", " Soup", "Soup"}
+
+
+def test_spellings_are_grouped_by_what_one_of_must_be_written(llama: SteerableModel) -> None:
+    soup, kayak = ([spelling.tokens for spelling in spelt(llama, word)] for word in ("soup", "kayak"))
+    groups = [Keywords(["soup", "kayak"], mode).spelling_groups(llama.vocabulary) for mode in ("any", "all")]
+    assert groups == [[soup + kayak], [soup, kayak]]
+    both = 2 * Keywords(["soup"]) + EndsWithSentence() + Keywords(["kayak"])
+    assert both.spelling_groups(llama.vocabulary) == [soup, kayak]
 
 
 def test_a_word_that_cannot_be_written_is_refused(llama: SteerableModel) -> None:

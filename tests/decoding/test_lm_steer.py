@@ -183,6 +183,15 @@ def test_presets_are_the_originals(good: Classifier) -> None:
     assert (one.steps, one.choice, one.temperature, one.top_p) == (2, "latest", 1.0, 0.9)
 
 
+def test_any_wish_of_the_kind_detoxification_draws_from_the_whole_distribution(
+    good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert LMSteer.presets(good + good)["default"].top_p == 0.9
+    monkeypatch.setattr(good, "kind", "detoxification")
+    assert LMSteer.presets(good + good)["default"].top_p == 1.0
+    assert LMSteer.presets(good + Keywords(["soup"]))["default"].top_p == 0.9
+
+
 def test_the_steers_change_is_in_the_matrices_precision_whatever_the_lms() -> None:
     steers = Steers(torch.randn(2, 16, 3), torch.randn(2, 16, 3), 0.1)
     assert steers.change(torch.randn(1, 2, 16).bfloat16(), torch.ones(1, 2)).dtype == torch.float32

@@ -9,8 +9,10 @@ import pytest
 import torch
 from transformers import MPNetConfig, MPNetModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.backbone import weights
+from slalom.backbone import openvino_encoder, weights
+from slalom.backbone.saved import folder_fingerprint
 from slalom.constraints import loading
+from slalom.constraints.classifier import Classifier
 from slalom.constraints.loading import load_classifier
 from slalom.errors import SlalomError
 from slalom.training.classifier import (
@@ -118,6 +120,23 @@ def test_an_adapter_is_merged_once_and_again_when_it_has_changed(
         assert found[-1] == found[-2] == expected
     assert found[0] != found[2]
     assert len(merged) == 2
+
+
+def test_an_adapter_read_from_the_cache_is_known_by_its_files_and_any_other_model_by_its_numbers(
+    body: str, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = ClassifierRecipe(("bad", "good"), body, layers=2, rank=4, epochs=1.0, batch=5)
+    train_classifier([rows], tmp_path / "tone", recipe, "", say=lambda line: None)
+    known = Classifier(str(tmp_path / "tone"), "good")
+    known.model.save_pretrained(tmp_path / "saved")
+    known.tokenizer.save_pretrained(tmp_path / "saved")
+    other = Classifier(str(tmp_path / "saved"), "good")
+    given: list[str | None] = []
+    monkeypatch.setattr(openvino_encoder, "prepare", lambda model, encode, example, files: given.append(files))
+    for constraint in (known, other):
+        constraint.prepare(torch.device("cpu"))
+    (folder,) = (tmp_path / "home" / "classifiers").glob("tone-*")
+    assert given == [folder_fingerprint(folder), None]
 
 
 def test_fewer_rows_are_drawn_when_a_number_is_given(body: str, rows: Path, tmp_path: Path) -> None:

@@ -46,16 +46,22 @@ class OpenVINOEncoder:
         return torch.from_numpy(np.array(self.own.request.get_output_tensor(0).data))
 
 
-def prepare(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor]) -> OpenVINOEncoder | None:
+def prepare(
+    model: nn.Module, encode: Encode, example: dict[str, torch.Tensor], files: str | None = None
+) -> OpenVINOEncoder | None:
     """The converted encoder, if it was faster than torch when it was made."""
-    place = converted(model, encode, example)
+    place = converted(model, encode, example, files)
     milliseconds = json.loads((place / "speed.json").read_text(encoding="utf-8"))
     return compiled(place, keep=True) if milliseconds["openvino"] < milliseconds["torch"] else None
 
 
-def converted(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor]) -> Path:
-    """The folder of `encode`, a function that calls the model, converted; from the cache after the first time."""
-    place = cache.home() / "openvino" / f"encoder-{_fingerprint(model, encode, example)}"
+def converted(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor], files: str | None = None) -> Path:
+    """The folder of `encode`, a function that calls the model, converted; from the cache after the first time.
+
+    `files` is the fingerprint of the folder that the model's numbers come from, where that is known; they are not read
+    again then.
+    """
+    place = cache.home() / "openvino" / f"encoder-{_fingerprint(model, encode, example, files)}"
     return cache.made_once(place, lambda target: _make(encode, example, target))
 
 
@@ -66,9 +72,12 @@ def compiled(folder: Path, keep: bool) -> OpenVINOEncoder:
     return OpenVINOEncoder(compile_model(folder, settings, keep))
 
 
-def _fingerprint(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor]) -> str:
+def _fingerprint(model: nn.Module, encode: Encode, example: dict[str, torch.Tensor], files: str | None) -> str:
     """A name for exactly this function of exactly this model, converted by exactly these versions."""
     seen = hashlib.sha256(f"{encode.__qualname__} {sorted(example)} {ov.__version__} {torch.__version__}".encode())
+    if files is not None:
+        seen.update(files.encode())
+        return seen.hexdigest()[:16]
     for name, tensor in model.state_dict().items():
         seen.update(f"{name} {tuple(tensor.shape)}".encode())
         seen.update(tensor.detach().contiguous().view(torch.uint8).numpy())

@@ -18,6 +18,8 @@ from slalom.types import Prompt
 INSIDE_A_WORD = r"[^\W_]"  # a letter or a digit
 SPACES = 50  # how many there may be between the words of a phrase that the prompt has begun
 EDGE = 4  # characters at the start of a tail that may be wrong: bytes of one cut in half, the end of a longer word
+COMPOSED = 3  # characters that folding makes one of, at the most: a letter and two accents, a Hangul syllable
+ACCENTS = 32  # cut from their letter, they fold otherwise than in the whole; no real text has more on one letter
 REMEMBERED = 4096  # continuations known to hold none of the words
 
 
@@ -32,7 +34,7 @@ class Avoid(Custom):
         if not self.words:
             raise SlalomError("no words to avoid given; give at least one")
         self._patterns = [re.compile(_whole(word)) for word in self.words]
-        self._reach = max(map(len, self.words)) + SPACES
+        self._reach = max(len(_folded(word)) for word in self.words) + SPACES
         self._tokens: WeakKeyDictionary[Vocabulary, torch.Tensor] = WeakKeyDictionary()
         super().__init__(
             lambda prompt, text: -SCALE if self.found(prompt, text) else 0.0,
@@ -42,7 +44,7 @@ class Avoid(Custom):
 
     def found(self, prompt: str, text: str) -> bool:
         """Whether one of the words ends in the continuation."""
-        head = _folded(prompt)[-self._reach :]
+        head = _folded_end(prompt, self._reach)
         whole = head + _folded(text)
         return any(match.end(1) > len(head) for pattern in self._patterns for match in pattern.finditer(whole))
 
@@ -118,6 +120,11 @@ def _whole(word: str) -> str:
     after = rf"(?!{INSIDE_A_WORD})" if folded[-1].isalnum() else ""
     parts = r"\s+".join(map(re.escape, folded.split()))
     return f"{before}(?=({parts}){after})"
+
+
+def _folded_end(text: str, length: int) -> str:
+    """The last characters of the folded text, so many of them, without folding all of a long one."""
+    return _folded(text[-(COMPOSED * length + ACCENTS) :])[-length:]
 
 
 def _folded(text: str) -> str:

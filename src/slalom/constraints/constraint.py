@@ -140,6 +140,10 @@ class Constraint(ABC):
         """Wanted tokens that only begin a word, each with all of the word's tokens: they are pushed together."""
         return {}
 
+    def spelling_groups(self, vocabulary: Vocabulary) -> list[list[tuple[int, ...]]]:
+        """Token sequences the text should hold, one of every group; no groups unless the wish is for words."""
+        return []
+
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Tokens that are always worth proposing, however unlikely the LM finds them."""
         return []
@@ -232,6 +236,10 @@ class WeightedSum(Constraint):
     def phrases(self, vocabulary: Vocabulary) -> dict[int, tuple[int, ...]]:
         """All parts' phrases."""
         return {first: whole for _, part in self._terms for first, whole in part.phrases(vocabulary).items()}
+
+    def spelling_groups(self, vocabulary: Vocabulary) -> list[list[tuple[int, ...]]]:
+        """All parts' groups."""
+        return [group for _, part in self._terms for group in part.spelling_groups(vocabulary)]
 
     def wanted(self, vocabulary: Vocabulary) -> list[int]:
         """Everything a part wants."""

@@ -21,6 +21,7 @@ from slalom.backbone.progress import say
 from slalom.backbone.vocabulary import Vocabulary, shareable, text_reader
 from slalom.constraints import alignment
 from slalom.constraints.constraint import Constraint
+from slalom.constraints.loading import files_fingerprint
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
@@ -154,7 +155,7 @@ class EncoderConstraint(Constraint):
             if self.model not in _FAST:
                 example = self._encode(EXAMPLES, torch.device("cpu")).inputs
                 try:
-                    _FAST[self.model] = prepare(self.model, self._outputs, example)
+                    _FAST[self.model] = prepare(self.model, self._outputs, example, files_fingerprint(self.model))
                 except SlalomError as error:
                     say(f"torch is used: {error}")
                     _FAST[self.model] = None

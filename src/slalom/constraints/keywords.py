@@ -123,6 +123,13 @@ class Keywords(Constraint):
         long = [spelling.tokens for spelling in reversed(self.spellings(vocabulary)) if len(spelling.tokens) > 1]
         return {tokens[0]: tokens for tokens in long}
 
+    def spelling_groups(self, vocabulary: Vocabulary) -> list[list[tuple[int, ...]]]:
+        """Each word's spellings; with `any`, those of all words as one group."""
+        groups: dict[int, list[tuple[int, ...]]] = {}
+        for spelling in self.spellings(vocabulary):
+            groups.setdefault(spelling.word if self.mode == "all" else 0, []).append(spelling.tokens)
+        return list(groups.values())
+
     def spellings(self, vocabulary: Vocabulary) -> list[Spelling]:
         """Every way the LM may write each word: after a space or not, as given or capitalised."""
         if vocabulary not in self._spellings:

@@ -7,6 +7,7 @@ import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from safetensors.torch import load_file
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent / "shipped"
 
+# Fingerprints of folders in the cache, by the frozen model that was read from each.
+_FILES: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()
+
 
 def located(source: str) -> Path:
     """A classifier's folder: the shipped one of that name, if there is one, or the path itself."""
@@ -36,9 +40,17 @@ def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if not (located(source) / "adapter_config.json").is_file():
         return read_classifier(source)
     try:
-        return read_classifier(str(_merged(located(source))))
+        folder = _merged(located(source))
+        model, tokenizer = read_classifier(str(folder))
     except SlalomError:  # the cache cannot be written; what is wrong with the adapter is said here
         return read_classifier(source)
+    _FILES[model] = folder_fingerprint(folder)
+    return model, tokenizer
+
+
+def files_fingerprint(model: PreTrainedModel) -> str | None:
+    """That of the folder in the cache that a model was read from, which stands for its numbers; none for others."""
+    return _FILES.get(model)
 
 
 def _merged(folder: Path) -> Path:
@@ -91,6 +103,7 @@ def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     folder = weights.ensure(name)
     with quiet_transformers():
         model = AutoModel.from_pretrained(folder, dtype=torch.float32)
+        _FILES[model] = folder_fingerprint(folder)
         return model.eval().requires_grad_(False), shareable(read_tokenizer(str(folder)))
 
 

@@ -1,26 +1,24 @@
-"""Log-probabilities to differentiable BLEU: how near keywords are to being written."""
+"""Log-probabilities to differentiable BLEU: how near words are to being written."""
 
 from __future__ import annotations
 
+from itertools import count
+
 import torch
 
-from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.keywords import Keywords
 from slalom.decoding.randomness import Rng
 
 
-def bleu(keywords: Keywords, vocabulary: Vocabulary, log_probs: torch.Tensor, rng: Rng) -> torch.Tensor:
-    """The expected mean log-probability of a keyword's tokens, [B, n, V] → [B]; higher is better.
+def bleu(groups: list[list[tuple[int, ...]]], log_probs: torch.Tensor, rng: Rng) -> torch.Tensor:
+    """The expected mean log-probability of a spelling's tokens, the mean over the groups of them, [B, n, V] → [B].
 
-    Expected over where a word might stand and how it is spelt, by a softmax of those log-probabilities with Gumbel
-    noise; with `any` over the words too, with `all` the mean over them. Unlike in BOLT's code, a word's tokens must be
-    adjacent, and nothing is clamped: a clamped log-probability has no gradient.
+    Higher is better. Expected over the spellings of a group and where they might stand, by a softmax of those
+    log-probabilities with Gumbel noise. Unlike in BOLT's code, a word's tokens must be adjacent, and nothing is
+    clamped: a clamped log-probability has no gradient.
     """
-    groups: dict[int, list[torch.Tensor]] = {}
-    for number, spelling in enumerate(keywords.spellings(vocabulary)):
-        group = spelling.word if keywords.mode == "all" else 0
-        groups.setdefault(group, []).append(_matches(log_probs, spelling.tokens, number, rng))
-    return torch.stack([_expected(torch.cat(own, -1)) for own in groups.values()]).mean(0)
+    numbers = count()  # every spelling has noise of its own
+    matches = [[_matches(log_probs, tokens, next(numbers), rng) for tokens in group] for group in groups]
+    return torch.stack([_expected(torch.cat(own, -1)) for own in matches]).mean(0)
 
 
 def _matches(log_probs: torch.Tensor, tokens: tuple[int, ...], number: int, rng: Rng) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self, cast
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch.nn import functional as F
@@ -13,7 +13,6 @@ from slalom.backbone.graph import GraphPass, frozen, input_table, output_table
 from slalom.backbone.rollout import Limits, best_allowed, finished, penalise
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.keywords import Keywords
 from slalom.decoding.bias import NORMS, SCHEDULES
 from slalom.decoding.bleu import bleu
 from slalom.decoding.knobs import knob
@@ -23,7 +22,7 @@ from slalom.decoding.sampler import Preset, Problem, Stop
 from slalom.types import Draft, Relaxed
 
 BETAS, EPSILON = (0.9, 0.999), 1e-6  # AdamW's, as in the original
-BLEU = 1  # names the random numbers of the keyword loss
+BLEU = 1  # RNG stream id of the noise in the loss of words
 
 
 class Learned(NamedTuple):
@@ -251,15 +250,15 @@ def has_words(constraint: Constraint) -> bool:
 def _loss(constraint: Constraint, written: Written, rows: torch.Tensor, end: int, rng: Rng) -> torch.Tensor:
     """The parts' losses, weighed, of some rows that all have `end` tokens: [a].
 
-    A part with a probability has its cross-entropy, keywords have BLEU of the biased log-probabilities (the one-hots'
-    gradient vanishes with the probability of a word), any other part has its score.
+    A part with a probability has its cross-entropy, one that spells words out has BLEU of the biased log-probabilities
+    (the one-hots' gradient vanishes with the probability of a word), any other part has its score.
     """
     draft = written.draft.select(rows)
     relaxed = Relaxed(draft.vocabulary, draft.prompts, written.mixtures[rows, :end])
     loss = torch.zeros(len(rows), device=rows.device)
     for weight, part in constraint.terms():
-        if part.kind == "words":
-            loss = loss - weight * bleu(cast(Keywords, part), draft.vocabulary, written.biased[rows, :end], rng)
+        if groups := part.spelling_groups(draft.vocabulary):
+            loss = loss - weight * bleu(groups, written.biased[rows, :end], rng)
         else:
             score = part.relaxed_score(relaxed).float()
             loss = loss + weight * (-score if part.probability(score) is None else F.softplus(-score))

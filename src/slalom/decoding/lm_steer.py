@@ -84,7 +84,7 @@ class LMSteer:
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
         """The original's: one sample, from the nucleus of 0.9, for detoxification from the whole distribution."""
-        detoxify = all(isinstance(part, Toxicity) for _, part in constraint.terms())
+        detoxify = all(part.kind == "detoxification" for _, part in constraint.terms())
         one = Preset(cls(), steps=2, choice="latest", temperature=1.0, top_p=1.0 if detoxify else 0.9)
         return {"default": one, "paper": one}
 
