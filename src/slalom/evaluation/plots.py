@@ -220,7 +220,7 @@ def plain_ticks(axes: Axes, which: str) -> None:
 
     axis = axes.xaxis if which == "x" else axes.yaxis
     low, high = axis.get_view_interval()
-    narrow = high / max(low, 1e-12) < 30
+    narrow = high / max(low, 1e-12) < 300
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
