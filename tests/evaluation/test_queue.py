@@ -109,6 +109,8 @@ def test_the_plan_of_the_studies_is_a_queue_that_can_be_run() -> None:
     assert state["detox-drawn"] == 9 * 100 * 5
     assert state["keywords-all-topics"] == 9 * 7 * 15
     assert state["exploration-ten-prompts"] == 5 * 10
-    assert {cell.sampler for cell in entries["instead"].run.settings.cells} == {"climb", "none", "best-of-n", "rerank"}
+    assert {cell.sampler for cell in entries["everyday"].run.settings.cells} == {
+        *("climb", "none", "best-of-n", "rerank", "bolt")
+    }
     (drawn,) = entries["detox-drawn"].run.tasks
     assert drawn.size("drawn").temperature == 1.0

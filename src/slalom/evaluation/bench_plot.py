@@ -43,7 +43,7 @@ def draw_steps(axes: Axes, measured: dict[str, Any]) -> None:
         for engine, ratios in measured[key].items():
             for batch, ratio in ratios.items():
                 groups.setdefault(f"batch {batch}", {})[f"{sampler}, {engine}"] = ratio
-    draw_groups(axes, groups, "a step over generate (bfloat16)")
+    draw_groups(axes, groups, "a step over generate")
 
 
 def draw_satisfied(axes: Axes, satisfied: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]) -> None:
