@@ -33,7 +33,7 @@ def start(models: Path, source: Path, out: Path) -> subprocess.Popen[bytes]:
 
 def stopped_half_way(models: Path, source: Path, out: Path, how: signal.Signals) -> subprocess.Popen[bytes]:
     """A real process, sent a signal when it has finished some rows; another one if the signal came too late."""
-    for _ in range(3):
+    for _ in range(10):
         process = start(models, source, out)
         deadline = time.monotonic() + 120
         while not finished_rows(out):
