@@ -100,8 +100,8 @@ def steer_folder(folder: Path, scale: float = 1.0, seed: int = 0, width: int = 1
 def push_at(places: torch.Tensor, token: int) -> Bias:
     """A bias that makes row i write a token at `places[i]`, and nothing else."""
 
-    def push(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        pushed = (places[rows] == i).nonzero()[:, 0]
+    def push(at: torch.Tensor, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pushed = (places[rows] == at).nonzero()[:, 0]
         vectors = torch.zeros(len(pushed), logits.shape[1])
         vectors[:, token] = 1e4
         return pushed, vectors

@@ -140,7 +140,7 @@ def _continued(book: Textbook, tokens: list[int], drawing: Drawing | None) -> Wr
         if i >= given:
             scores = book.scores(logits, tokens)
             if drawing is not None:
-                scores = drawing.draw(i, torch.tensor([0]), scores[None])[0]
+                scores = drawing.draw(torch.tensor([i]), torch.tensor([0]), scores[None])[0]
             tokens.append(int(scores.argmax()))
     return Written(tokens, torch.stack(said))
 
@@ -187,6 +187,6 @@ def textbook_rerank(book: Textbook, sampler: Rerank, drawing: Drawing | None = N
             said = f.sigmoid().log() if sampler.measure == "log-probability" else f
             tilted[token] = log_probs[token] + sampler.weight * said
         if drawing is not None:
-            tilted = drawing.draw(i, torch.tensor([0]), tilted[None])[0]
+            tilted = drawing.draw(torch.tensor([i]), torch.tensor([0]), tilted[None])[0]
         tokens.append(int(tilted.argmax()))
     return tokens

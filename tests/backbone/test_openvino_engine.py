@@ -19,6 +19,7 @@ from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import FREE, Limits, Resumed, rollout
 from slalom.errors import SlalomError
 from slalom.frontends.listing import examine
+from slalom.types import Tokens
 from tests.conftest import tiny_lm
 from tests.helpers import push_at
 
@@ -44,7 +45,7 @@ def test_logits_are_nearly_those_of_torch(pair: tuple[LanguageModel, ...]) -> No
     reference, converted = (prefix.logits.log_softmax(-1) for prefix in prefixes)
     assert torch.corrcoef(torch.stack([reference.flatten(), converted.flatten()]))[0, 1] > 0.99
     tokens = torch.tensor([3, 30, 300, 30])
-    runs = [lm.engine.start(prefix, ROWS, 3, None) for lm, prefix in zip(pair, prefixes, strict=True)]
+    runs = [lm.engine.start(prefix, ROWS, [0] * 4, 3, None) for lm, prefix in zip(pair, prefixes, strict=True)]
     for position in range(3):
         one, other = (run.read(position, tokens, torch.arange(4)).log_softmax(-1) for run in runs)
         assert torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1] > 0.99
@@ -109,7 +110,8 @@ engine, few = OpenVINOEngine(Path(sys.argv[1]), Way("32", 2)), torch.ones(2, 5, 
 
 def read():
     for _ in range(100):
-        engine.start(engine.prefill(Tokens(few, few)), torch.arange(2), 1, None).read(0, few[0, :2], torch.arange(2))
+        run = engine.start(engine.prefill(Tokens(few, few)), torch.arange(2), [0, 0], 1, None)
+        run.read(0, few[0, :2], torch.arange(2))
 
 threads = [threading.Thread(target=read) for _ in range(3)]
 [thread.start() for thread in threads]
@@ -122,13 +124,6 @@ def test_threads_may_read_at_the_same_time(pair: tuple[LanguageModel, ...]) -> N
     openvino_engine.prepare(pair[0].model)  # where nothing of it is in the cache any more
     folder = cache.home() / "openvino" / openvino_engine._fingerprint(pair[0].model)
     subprocess.run([sys.executable, "-c", READING, str(folder)], check=True, timeout=120)
-
-
-def test_what_openvino_compiled_is_kept_for_the_next_process(pair: tuple[LanguageModel, ...]) -> None:
-    reference, _ = pair
-    openvino_engine.prepare(reference.model)
-    folder = cache.home() / "openvino" / openvino_engine._fingerprint(reference.model)
-    assert len(list((folder / openvino_engine.COMPILED).glob("*.blob"))) == 1
 
 
 def test_the_conversion_is_made_once_and_the_model_left_as_it_was(pair: tuple[LanguageModel, ...]) -> None:
@@ -216,3 +211,63 @@ def test_rows_of_any_start_and_length_get_the_text_they_get_alone(
         moved = Resumed(alone, starts[[row]])
         alone = rollout(lm, read, rows[[row]], [limits[row]], None, 3, None, moved, None, forced[[row], :n])
         assert alone.draft.tokens[0].tolist() == together.draft.tokens[row, :n].tolist()
+
+
+def tokens_of(rows: list[list[int]]) -> Tokens:
+    """Prompts, padded on the left."""
+    widest = max(map(len, rows))
+    ids = [[0] * (widest - len(row)) + row for row in rows]
+    return Tokens(torch.tensor(ids), torch.tensor([[0] * (widest - len(row)) + [1] * len(row) for row in rows]))
+
+
+def test_prompts_that_begin_alike_share_blocks_and_get_the_logits_they_get_alone(
+    pair: tuple[LanguageModel, ...],
+) -> None:
+    engine = pair[1].engine
+    size = engine.graph.pool.size
+    begin = [7 + i % 90 for i in range(size)]
+    rows = [[*begin, 5, 6], [*begin, 8], begin[:5], [*begin, 5, 6, 9]]
+    with torch.inference_mode():
+        together = engine.prefill(tokens_of(rows))
+        alone = [engine.prefill(tokens_of([row])) for row in rows]
+        engine.graph.known.clear()
+        anew = [engine.prefill(tokens_of([row])) for row in rows]
+    firsts = {tables[0].number for tables in (together.memory.tables[row] for row in (0, 1, 3))}
+    assert len(firsts) == 1
+    assert together.memory.tables[2][0].number not in firsts
+    for row, one, other in zip(range(4), alone, anew, strict=True):
+        assert torch.allclose(together.logits[row], one.logits[0], atol=1e-4)
+        assert torch.allclose(together.logits[row], other.logits[0], atol=1e-4)
+
+
+def test_blocks_are_free_again_when_nobody_holds_them_and_grow_with_what_they_hold(
+    pair: tuple[LanguageModel, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = pair[1].engine.graph
+    graph.known.clear()
+    free = len(graph.pool._free)
+    with torch.inference_mode():
+        prefix = pair[1].engine.prefill(tokens_of([[5, 6, 7]]))
+        assert len(graph.pool._free) == free - 1
+        run = pair[1].engine.start(prefix, torch.zeros(1).long(), [0], 4, None)
+        before = run.read(0, torch.tensor([8]), torch.tensor([0]))
+        held = [graph.pool.take() for _ in range(len(graph.pool._free) + 1)]  # one more than there are
+        again = pair[1].engine.start(prefix, torch.zeros(1).long(), [0], 4, None)
+        assert again.read(0, torch.tensor([8]), torch.tensor([0])).equal(before)
+    del prefix, run, again
+    size = len(graph.pool._free) + len(held)
+    del held
+    assert len(graph.pool._free) == size
+    assert len(set(graph.pool._free)) == size  # none twice
+
+
+def test_a_rollout_leaves_what_it_began_from_as_it_was(pair: tuple[LanguageModel, ...]) -> None:
+    _, lm = pair
+    read = lm.read([lm.encode(prompt, 12) for prompt in PROMPTS])
+    first = rollout(lm, read, ROWS, Limits(12), top_k=3)
+    forced = torch.full((4, 12), FREE)
+    forced[:, 4] = 300
+    moved = Resumed(first, torch.full((4,), 4))
+    once, twice = (rollout(lm, read, ROWS, Limits(12), None, 3, None, moved, None, forced) for _ in range(2))
+    assert once.draft.tokens.tolist() == twice.draft.tokens.tolist() != first.draft.tokens.tolist()
+    assert once.log_probs.equal(twice.log_probs)

@@ -64,9 +64,9 @@ def test_fixed_length_never_writes_specials_or_line_breaks(lm: SteerableModel) -
 def test_in_free_length_eos_ends_a_row_and_the_others_go_on(llama: SteerableModel) -> None:
     read = llama.read([llama.encode(prompt, 6) for prompt in PROMPTS])
 
-    def end_two_rows(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def end_two_rows(at: torch.Tensor, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         bias, ends = torch.zeros_like(logits), {0: 2, 1: 0}
-        for number, row in enumerate(rows.tolist()):
+        for number, (row, i) in enumerate(zip(rows.tolist(), at.tolist(), strict=True)):
             bias[number, llama.vocabulary.eos[0]] = 1e4 if ends.get(row) == i else -1e4
         return torch.arange(len(rows)), bias
 
@@ -140,7 +140,7 @@ def test_ending_a_text_is_charged_like_any_token(llama: SteerableModel) -> None:
     """Else nothing at all would be the most fluent text."""
     read = llama.read([llama.encode("the food", 6)])
 
-    def end_at_once(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def end_at_once(at: torch.Tensor, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         bias = torch.zeros_like(logits)
         bias[:, llama.vocabulary.eos[0]] = 1e4
         return rows, bias

@@ -22,7 +22,7 @@ def drawing(temperature: float = 1.0, top_p: float = 1.0, seeds: int = SEEDS) ->
 def test_the_drawn_token_has_the_probability_the_scores_give_it() -> None:
     scores = torch.tensor([2.0, 1.0, 0.0, -torch.inf])
     for temperature in (0.5, 1.0, 2.0):
-        noisy = drawing(temperature).draw(3, torch.arange(SEEDS), scores.expand(SEEDS, -1))
+        noisy = drawing(temperature).draw(torch.full((SEEDS,), 3), torch.arange(SEEDS), scores.expand(SEEDS, -1))
         shares = noisy.argmax(-1).bincount(minlength=4) / SEEDS
         assert torch.allclose(shares, (scores / temperature).softmax(-1), atol=0.015)
 
@@ -45,7 +45,7 @@ def test_the_nucleus_is_that_of_transformers_whether_few_tokens_suffice_or_not()
 
 def test_nothing_outside_the_nucleus_is_ever_drawn() -> None:
     scores = torch.tensor([0.15, 0.5, 0.05, 0.3]).log()
-    noisy = drawing(top_p=0.6).draw(0, torch.arange(SEEDS), scores.expand(SEEDS, -1))
+    noisy = drawing(top_p=0.6).draw(torch.zeros(SEEDS, dtype=torch.long), torch.arange(SEEDS), scores.expand(SEEDS, -1))
     assert set(noisy.argmax(-1).tolist()) == {1, 3}
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.backbone.engine import Memory, _with_room
+from slalom.backbone.engine import TensorMemory, _with_room
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
 from slalom.types import Draft, Relaxed
@@ -69,9 +69,9 @@ def test_memory_spread_over_devices_is_selected_where_each_layer_is(monkeypatch:
     numbers = torch.arange(24.0).view(3, 1, 2, 4)
     rows, take = [2, 0, 2], [True, False, True]
     with pretended(monkeypatch):
-        spread = Memory([numbers.to("cuda:0"), numbers.to("cuda:1")])
+        spread = TensorMemory([numbers.to("cuda:0"), numbers.to("cuda:1")])
         chosen = torch.tensor(rows, device="cuda:0")
-        for memory in (spread.select(chosen), spread.select(rows), Memory(list(spread.tensors)).reorder(chosen)):
+        for memory in (spread.select(chosen), spread.select(rows), TensorMemory(list(spread.tensors)).reorder(chosen)):
             check_spread(memory, numbers[rows])
         merged = spread.select([0, 1, 2]).where(torch.tensor(take, device="cuda:0"), spread.select([1, 1, 1]))
         check_spread(merged, numbers[[0, 1, 2]])
@@ -160,7 +160,7 @@ def relaxed_of(lm: SteerableModel, draft: Draft, mixtures: torch.Tensor) -> Rela
     return Relaxed(lm.vocabulary, draft.prompts, mixtures)
 
 
-def check_spread(memory: Memory, expected: torch.Tensor) -> None:
+def check_spread(memory: TensorMemory, expected: torch.Tensor) -> None:
     """Both tensors hold what is expected, each on its own device."""
     assert [str(tensor.device) for tensor in memory.tensors] == ["cuda:0", "cuda:1"]
     assert all(tensor.tolist() == expected.tolist() for tensor in memory.tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -16,26 +17,42 @@ if TYPE_CHECKING:
 Rows = TypeVar("Rows", torch.Tensor, list[int] | torch.Tensor)
 
 
-class Memory(NamedTuple):
-    """What an engine keeps of texts it has read: tensors whose first dimension is the rows.
+class Memory(Protocol):
+    """What an engine keeps of texts it has read, a row each."""
+
+    def select(self, rows: list[int] | torch.Tensor) -> Memory:
+        """Only these rows, in this order."""
+
+    def reorder(self, rows: torch.Tensor) -> Memory:
+        """The same rows in this order; what it was made of is not needed any more."""
+
+    def where(self, take: torch.Tensor, other: Any) -> Memory:
+        """These rows where `take` says so, bool [B], the other's elsewhere; this one is not needed any more."""
+
+    def join(self, other: Any, prompts: tuple[int, int]) -> Memory:
+        """The rows of both, whose prompts took so many columns each."""
+
+
+class TensorMemory(NamedTuple):
+    """Memory in tensors whose first dimension is the rows.
 
     The layers of a model may be spread over devices, and their tensors with them.
     """
 
     tensors: list[torch.Tensor]  # keys and values of every layer, [B, heads, prompt + continuation, d]
 
-    def select(self, rows: list[int] | torch.Tensor) -> Memory:
+    def select(self, rows: list[int] | torch.Tensor) -> TensorMemory:
         """Only these rows, in this order."""
-        return Memory([tensor[_beside(rows, tensor)] for tensor in self.tensors])
+        return TensorMemory([tensor[_beside(rows, tensor)] for tensor in self.tensors])
 
-    def reorder(self, rows: torch.Tensor) -> Memory:
+    def reorder(self, rows: torch.Tensor) -> TensorMemory:
         """The same rows in this order, one tensor after the other so that never two of all are held."""
         for i, tensor in enumerate(self.tensors):
             self.tensors[i] = tensor[_beside(rows, tensor)]
         return self
 
     @torch.inference_mode()
-    def where(self, take: torch.Tensor, other: Memory) -> Memory:
+    def where(self, take: torch.Tensor, other: TensorMemory) -> TensorMemory:
         """This memory's rows where `take` says so, bool [B], the other's elsewhere: written into this one."""
         if not take.any():
             return other
@@ -45,12 +62,12 @@ class Memory(NamedTuple):
                 tensor[left] = their[left]
         return self
 
-    def join(self, other: Memory, prompts: tuple[int, int]) -> Memory:
+    def join(self, other: TensorMemory, prompts: tuple[int, int]) -> TensorMemory:
         """The rows of both, whose prompts took so many columns each: padded before the prompts and after the texts."""
         widest = max(prompts)
         left = [widest - own for own in prompts]
         columns = max(before + own.tensors[0].shape[2] for before, own in zip(left, (self, other), strict=True))
-        return Memory([_joined(pair, left, columns) for pair in zip(self.tensors, other.tensors, strict=True)])
+        return TensorMemory([_joined(pair, left, columns) for pair in zip(self.tensors, other.tensors, strict=True)])
 
 
 def _joined(pair: tuple[torch.Tensor, ...], left: list[int], columns: int) -> torch.Tensor:
@@ -90,16 +107,16 @@ class Prefix(NamedTuple):
 
 
 class Pass(Protocol):
-    """One rollout under way."""
+    """One rollout under way, every row at a position of its own."""
 
     @property
     def memory(self) -> Memory:
         """Of the rows so far."""
 
-    def read(self, position: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Put tokens [B] at a position of the continuations; the logits after it of some rows [a], ascending: float32.
+    def read(self, step: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Put tokens [B] at the position that is so many steps after each row's first; the logits [a, V] after them.
 
-        The other rows may be left alone: their memory of this position is right already, or not needed any more.
+        Of some rows [a], ascending; float32. The others may be left alone: what they have read will do.
         """
 
 
@@ -111,10 +128,11 @@ class Engine(Protocol):
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
 
-    def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
-        """A rollout of at most `room` tokens whose row i continues prompt `rows[i]`.
+    def start(self, prefix: Prefix, rows: torch.Tensor, places: list[int], room: int, memory: Memory | None) -> Pass:
+        """A rollout of at most `room` tokens whose row i continues prompt `rows[i]`, and reads from `places[i]` on.
 
         It may overwrite `memory`, what an earlier rollout left of the same rows; without it, it starts at the prompts.
+        The fewer positions a row has left, the later it comes.
         """
 
     def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
@@ -144,11 +162,11 @@ class TransformersEngine:
             logits_to_keep=1,
         )
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-        return Prefix(Memory(tensors), prompts.mask, out.logits[:, -1].float())
+        return Prefix(TensorMemory(tensors), prompts.mask, out.logits[:, -1].float())
 
-    def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
+    def start(self, prefix: Prefix, rows: torch.Tensor, places: list[int], room: int, memory: Memory | None) -> Pass:
         """A rollout in room set aside beforehand, so that nothing grows while it runs."""
-        return _TransformersPass(self.model, prefix, rows, room, memory)
+        return _TransformersPass(self.model, prefix, rows, places, room, memory)
 
     def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
         """All positions in one pass."""
@@ -164,26 +182,38 @@ class TransformersEngine:
 
 class _TransformersPass:
     def __init__(
-        self, model: PreTrainedModel, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None
+        self,
+        model: PreTrainedModel,
+        prefix: Prefix,
+        rows: torch.Tensor,
+        places: list[int],
+        room: int,
+        memory: Memory | None,
     ) -> None:
         self.model = model
-        self.memory = memory or _with_room(prefix.memory, rows, room)
+        self.memory = _tensors(memory) if memory is not None else _with_room(_tensors(prefix.memory), rows, room)
         tensors = iter(self.memory.tensors)
         self.layers = [_Room(keys, values) for keys, values in zip(tensors, tensors, strict=True)]
         self.cache = Cache(layers=list(self.layers))
-        self.prompt = prefix.mask.shape[1]
+        prompt = prefix.mask.shape[1]
+        self.reach = [prompt + farthest for farthest in itertools.accumulate(places, max)]  # of a row and those before
+        self.prompt, self.places = prompt, torch.tensor(places, device=rows.device)
         self.mask = torch.cat([prefix.mask[rows], prefix.mask.new_ones(len(rows), room)], dim=1)
-        self.positions = prefix.mask.sum(-1)[rows, None]  # [B, 1], of the continuation's first token
+        self.positions = prefix.mask.sum(-1)[rows] - prompt  # [B], to be added to a column
 
-    def read(self, position: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def read(self, step: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Up to the last of these rows all go along: the cache is read without copying it."""
-        column, count = self.prompt + position, int(rows[-1]) + 1
+        count = int(rows[-1]) + 1
+        # A row that has nothing to read before its first position reads there: that is written again.
+        columns = self.prompt + (self.places[:count] + step).clamp(min=0)  # [count]
+        width = max(self.reach[count - 1] + step, self.prompt) + 1
         for layer in self.layers:
-            layer.filled = column
+            layer.columns, layer.filled = columns, width - 1
+        seen = torch.arange(width, device=columns.device) <= columns[:, None]
         out = self.model(
             input_ids=tokens[:count, None],
-            attention_mask=self.mask[:count, : column + 1],
-            position_ids=self.positions[:count] + position,
+            attention_mask=self.mask[:count, :width] * seen,
+            position_ids=(self.positions[:count] + columns)[:, None],
             past_key_values=self.cache,
             use_cache=True,
         )
@@ -192,30 +222,38 @@ class _TransformersPass:
 
 
 class _Room(DynamicLayer):  # type: ignore[misc]
-    """A layer's cache in tensors of fixed size, of which the first columns are filled and the first rows in use."""
+    """A layer's cache in tensors of fixed size: the first rows in use, each with its next token at its own column."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__()
         self.keys, self.values, self.filled = keys, values, 0
+        self.columns = torch.zeros(0, dtype=torch.long)  # [B], where the next tokens go
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        rows, start, self.filled = len(key_states), self.filled, self.filled + key_states.shape[-2]
-        self.keys[:rows, :, start : self.filled] = key_states
-        self.values[:rows, :, start : self.filled] = value_states
+        rows, self.filled = len(key_states), self.filled + 1
+        each, columns = torch.arange(rows, device=self.keys.device), _beside(self.columns, self.keys)
+        self.keys[each, :, columns] = key_states[:, :, 0]
+        self.values[each, :, columns] = value_states[:, :, 0]
         return self.keys[:rows, :, : self.filled], self.values[:rows, :, : self.filled]
 
     def get_seq_length(self) -> int:
         return self.filled
 
 
-def _with_room(memory: Memory, rows: torch.Tensor, room: int) -> Memory:
+def _tensors(memory: Memory) -> TensorMemory:
+    """This engine's own kind of memory."""
+    assert isinstance(memory, TensorMemory)
+    return memory
+
+
+def _with_room(memory: TensorMemory, rows: torch.Tensor, room: int) -> TensorMemory:
     """The prompts' memory, a row a continuation, with room for `room` more tokens each."""
     wider = []
     for tensor in memory.tensors:
         _, heads, columns, width = tensor.shape
         wider.append(tensor.new_zeros(len(rows), heads, columns + room, width))
         wider[-1][:, :, :columns] = tensor[_beside(rows, tensor)]
-    return Memory(wider)
+    return TensorMemory(wider)

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
-from slalom.backbone.engine import Prefix
+from slalom.backbone.engine import Prefix, TensorMemory
 from slalom.backbone.passes import count_passes
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class GraphPass:
         self.model = model
         self.mask = prefix.mask
         self.cache = Cache(layer_class_to_replicate=DynamicLayer)
+        assert isinstance(prefix.memory, TensorMemory)
         tensors = iter(prefix.memory.tensors)
         for layer, (keys, values) in enumerate(zip(tensors, tensors, strict=True)):
             self.cache.update(keys, values, layer)

@@ -46,24 +46,30 @@ def make(model: PreTrainedModel, target: Path) -> None:
         try:
             graph = convert(model)
         except Exception as error:
-            reason = str(error).strip().splitlines()[0]
-            raise SlalomError(f"openvino could not convert the model ({reason}); use the torch engine") from error
+            raise SlalomError(f"openvino could not convert the model ({_reason(error)}); use torch") from error
         compressed = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)
         ov.save_model(compressed, target / "model.xml", compress_to_fp16=False)
-        way = _steadiest(target)
-        engines: dict[str, Engine] = {
-            "torch": TransformersEngine(model),
-            "openvino": OpenVINOEngine(target, way, keep=False),
-        }
+        try:
+            way = _steadiest(target, model)
+        except Exception as error:
+            raise SlalomError(f"openvino cannot run the model ({_reason(error)}); use the torch engine") from error
+        engines: dict[str, Engine] = {"torch": TransformersEngine(model), "openvino": OpenVINOEngine(target, way)}
         _check(engines)
         found = {"way": way._asdict(), "milliseconds": _race(engines)}
         (target / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def _steadiest(folder: Path) -> Way:
+def _reason(error: Exception) -> str:
+    """What OpenVINO says last: where it happened comes before."""
+    return str(error).strip().splitlines()[-1]
+
+
+def _steadiest(folder: Path, model: PreTrainedModel) -> Way:
     """The first way of quantising activations with which a row's logits do not depend on its batch."""
+    config = model.config.get_text_config()
+    size, longest = config.vocab_size, config.max_position_embeddings
     for group in GROUPS:
-        if (least := steady_rows(compiled(folder, group, keep=False))) is not None:
+        if (least := steady_rows(compiled(folder, group), size, longest)) is not None:
             return Way(group, least)
     return Way(GROUPS[-1], 1)  # as steady as it gets: rounding errors are left
 
@@ -93,7 +99,7 @@ def convert(model: PreTrainedModel) -> ov.Model:
 
 
 class _OnePass(torch.nn.Module):
-    """Tokens and the caches before them to the last token's logits and the caches with them."""
+    """Tokens and the caches before them to the logits after each and the caches with them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -103,11 +109,9 @@ class _OnePass(torch.nn.Module):
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, *past: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         cache = Cache(layers=[_Past(keys, values) for keys, values in zip(past[::2], past[1::2], strict=True)])
-        out = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
-        )
+        out = self.model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
         present = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-        return (out.logits[:, -1].float(), *present)
+        return (out.logits.float(), *present)
 
 
 class _Past(DynamicLayer):  # type: ignore[misc]
@@ -216,11 +220,11 @@ def _check(engines: dict[str, Engine]) -> None:
 def _race(engines: dict[str, Engine]) -> dict[str, float]:
     """Median milliseconds of a one-position pass of one row, both engines in turn."""
     row = torch.zeros(1, dtype=torch.long)
-    runs = {name: engine.start(engine.prefill(_probe()), row, 12, None) for name, engine in engines.items()}
+    runs = {name: engine.start(engine.prefill(_probe()), row, [0], 12, None) for name, engine in engines.items()}
     times: dict[str, list[float]] = {name: [] for name in engines}
-    for position in range(12):
+    for step in range(12):
         for name, run in runs.items():
             started = time.perf_counter()
-            run.read(position, row, row)
+            run.read(step, row, row)
             times[name].append(1000 * (time.perf_counter() - started))
     return {name: round(median(measured[2:]), 2) for name, measured in times.items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import openvino as ov
 import torch
+from openvino import opset13 as ops
+from openvino._offline_transformations import paged_attention_transformation
 
 from slalom.backbone import cache, openvino_pass, progress
 from slalom.backbone.engine import Memory, Pass, Prefix
@@ -30,7 +34,7 @@ SETTINGS = {
     "INFERENCE_PRECISION_HINT": "f32",
     "KV_CACHE_PRECISION": "f32",
 }
-LAYOUT = 2  # of a converted model's folder
+LAYOUT = 3  # of a converted model's folder
 COMPILED = "compiled"  # in a converted model's folder: what OpenVINO keeps of it to compile it faster
 
 _COMPILING = threading.Lock()
@@ -44,41 +48,46 @@ class Way(NamedTuple):
 
 
 class OpenVINOEngine:
-    """A stateful graph of the model: its cache lives inside, and is set back by assigning the states.
-
-    It is warmed up beside whatever else is being loaded.
-    """
+    """The converted model with its cache in blocks; compiled and warmed up beside whatever else is being loaded."""
 
     name = "openvino"
 
-    def __init__(self, folder: Path, way: Way, keep: bool = True) -> None:
-        self.graph = Graph(compiled(folder, way.group, keep), way.least_rows, threading.Lock())
-        threading.Thread(target=self._warm_up).start()
+    def __init__(self, folder: Path, way: Way) -> None:
+        self._making: concurrent.futures.Future[Graph] = concurrent.futures.Future()
+        threading.Thread(target=self._make, args=(folder, way), daemon=True).start()
 
-    @torch.inference_mode()
-    def _warm_up(self) -> None:
-        """Read a few tokens together and one by itself: the first time, OpenVINO rearranges the weights for either."""
-        few, row = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, dtype=torch.long)
-        self.start(self.prefill(Tokens(few, few)), row, 1, None).read(0, row, row)
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """When it is ready."""
+        return self._making.result()
+
+    def _make(self, folder: Path, way: Way) -> None:
+        try:
+            graph = Graph(compiled(folder, way.group), way.least_rows)
+            _warm_up(graph)
+        except BaseException as error:
+            self._making.set_exception(error)
+        else:
+            self._making.set_result(graph)
 
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
         return openvino_pass.prefill(self.graph, prompts)
 
-    def start(self, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> Pass:
-        """A rollout in requests of its own, so that several may run side by side."""
-        return OpenVINOPass(self.graph, prefix, rows, room, memory)
+    def start(self, prefix: Prefix, rows: torch.Tensor, places: list[int], room: int, memory: Memory | None) -> Pass:
+        """A rollout in blocks of its own, so that several may run side by side."""
+        return OpenVINOPass(self.graph, prefix, rows, places, memory)
 
     def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
-        """Position by position: the graph gives the last one's logits alone."""
-        prefix, rows = self.prefill(prompts), torch.arange(len(tokens))
-        run = self.start(prefix, rows, tokens.shape[1], None)
-        found, logits = torch.zeros(tokens.shape), prefix.logits
-        for position, chosen in enumerate(tokens.T):
-            if position:
-                logits = run.read(position - 1, tokens[:, position - 1], rows)
-            found[:, position] = logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0]
-        return found
+        """All positions of a text in one pass."""
+        return openvino_pass.log_probs(self.graph, prompts, tokens)
+
+
+@torch.inference_mode()
+def _warm_up(graph: Graph) -> None:
+    """Read a few tokens together and one by itself: the first time, OpenVINO rearranges the weights for either."""
+    few, row = torch.ones(1, 4, dtype=torch.long), torch.zeros(1, dtype=torch.long)
+    OpenVINOPass(graph, openvino_pass.prefill(graph, Tokens(few, few)), row, [0], None).read(0, row, row)
 
 
 # A folder for every converted model, made once.
@@ -141,9 +150,33 @@ def _fingerprint(model: PreTrainedModel | SavedModel) -> str:
     return hashlib.sha256(json.dumps([LAYOUT, own, versions]).encode()).hexdigest()[:16]
 
 
-def compiled(folder: Path, group: str, keep: bool) -> ov.CompiledModel:
-    """The graph of a converted LM, compiled."""
-    return compile_model(folder, SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group}, keep)
+def compiled(folder: Path, group: str) -> ov.CompiledModel:
+    """The graph of a converted LM, compiled.
+
+    Anew each time: OpenVINO cannot keep a graph whose cache lies in blocks.
+    """
+    with _COMPILING:
+        graph = ov.Core().read_model(folder / "model.xml")
+    _use_blocks(graph)
+    return ov.Core().compile_model(graph, "CPU", SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group})
+
+
+def _use_blocks(graph: ov.Model) -> None:
+    """Put the cache into blocks, and compute only the logits that are wanted: of these tokens of all that are read."""
+    paged_attention_transformation(graph)
+    for parameter in list(graph.get_parameters()):
+        if not parameter.output(0).get_target_inputs():
+            graph.remove_parameter(parameter)
+    graph.input("input_ids").get_node().set_partial_shape(ov.PartialShape([-1]))
+    wanted = ops.parameter([-1], ov.Type.i64, name="wanted")
+    wanted.output(0).get_tensor().set_names({"wanted"})
+    head = graph.outputs[0].get_node()
+    while head.get_type_name() != "MatMul":
+        head = head.input_value(0).get_node()
+    chosen = ops.gather(head.input_value(0), wanted, ops.constant(0))
+    head.input(0).replace_source_output(chosen.output(0))
+    graph.add_parameters([wanted])
+    graph.validate_nodes_and_infer_types()
 
 
 def compile_model(folder: Path, settings: dict[str, str], keep: bool = True) -> ov.CompiledModel:

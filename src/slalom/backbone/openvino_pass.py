@@ -1,176 +1,221 @@
-"""Tokens to logits by a compiled OpenVINO graph whose cache is its state: prompts read, rollouts under way."""
+"""Tokens to logits by a compiled OpenVINO graph whose cache lies in blocks: prompts read, rollouts under way."""
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import openvino as ov
 import torch
-from torch import nn
 
 from slalom.backbone.engine import Memory, Prefix
+from slalom.backbone.openvino_blocks import Block, BlockMemory, Pool
 from slalom.types import Tokens
 
-HIDDEN = -1e9  # added to the attention scores of what must not be seen
-VECTOR = 16  # numbers that a CPU adds up at once
-STEADY = 4  # rows to fill up to at the most: more would make a single text slow
-TOGETHER = 32  # rows of a request: more are hardly faster a row, and all of them wait for the last
+TRIED = 80  # tokens of a text on which it is tried whether its logits depend on others
+STEADY = 4  # texts to fill up to at the most: more would make a single one slow
+TOGETHER = 64  # texts whose next token is read at once: more are hardly faster a text
+TOKENS = 1024  # that are read at once, of prompts
+LOGITS = 256  # positions whose logits are held at once, of texts that are read whole
+KNOWN = 32  # blocks of the latest prompts that are kept: most prompts begin alike, with what the LM is told
 
 
-class Graph(NamedTuple):
-    """A compiled graph, the fewest rows it is given, and whose turn it is.
+class Piece(NamedTuple):
+    """The next tokens of a text."""
 
-    Its requests run one after the other anyway. They take turns with everything they do: two threads that set their
-    inputs at the same moment can wait for each other forever, one for the graph and one for Python.
+    tokens: list[int]
+    past: int  # tokens before them
+    blocks: list[Block]  # of all the text, these tokens included
+    wanted: int = 1  # of the last tokens, whose logits are asked for
+
+
+class Graph:
+    """A compiled graph and its blocks, for one thread at a time.
+
+    A text's logits do not depend on the texts read beside it: each has its own blocks, prompts are read block by block
+    whoever shares them, and where fewer texts than `least_rows` would be read by another kernel, others fill up.
     """
 
-    compiled: ov.CompiledModel
-    least_rows: int  # with fewer, a row's logits would not be those it gets among others
-    turn: threading.Lock
+    def __init__(self, compiled: ov.CompiledModel, least_rows: int) -> None:
+        self.turn, self.least_rows = threading.RLock(), least_rows
+        self._request = compiled.create_infer_request()
+        self.pool = Pool(self._request, [port for port in compiled.inputs if "_cache." in port.any_name])
+        self._filling = self.pool.take()
+        self.known: OrderedDict[tuple[int, ...], Block] = OrderedDict()
+
+    def read(self, pieces: list[Piece]) -> torch.Tensor:
+        """The logits [w, V] after the wanted tokens of each piece, one piece after the other."""
+        filling = [Piece([0], 0, [self._filling])] * (self.least_rows - len(pieces))
+        ends = np.cumsum([len(piece.tokens) for piece in pieces])
+        wanted = [np.arange(end - piece.wanted, end) for piece, end in zip(pieces, ends, strict=True)]
+        everyone = [*pieces, *filling]
+        positions = [np.arange(piece.past, piece.past + len(piece.tokens)) for piece in everyone]
+        places = np.concatenate(wanted)
+        inputs = {
+            "input_ids": np.array([token for piece in everyone for token in piece.tokens], np.int64),
+            "position_ids": np.concatenate(positions)[:, None],
+            "past_lens": np.array([piece.past for piece in everyone], np.int32),
+            "subsequence_begins": _begins([len(piece.tokens) for piece in everyone]),
+            "block_indices": np.array([block.number for piece in everyone for block in piece.blocks], np.int32),
+            "block_indices_begins": _begins([len(piece.blocks) for piece in everyone]),
+            "max_context_len": np.array(max(piece.past + len(piece.tokens) for piece in everyone), np.int32),
+            "wanted": places,
+        }
+        self._request.infer(inputs)
+        logits = torch.from_numpy(np.array(self._request.get_output_tensor(0).data))
+        return logits.view(len(places), -1)
+
+    def keep(self, tokens: tuple[int, ...], block: Block) -> None:
+        """Remember the block that ends with these tokens of a prompt, and forget the one asked for longest ago."""
+        self.known[tokens] = block
+        self.known.move_to_end(tokens)
+        if len(self.known) > KNOWN:
+            self.known.popitem(last=False)
+
+    def room(self, blocks: list[Block], past: int, count: int) -> tuple[list[Block], list[tuple[Block, Block]]]:
+        """The blocks of a text that goes on after `past` tokens with so many more, and which of them are to be copied.
+
+        Those that are full already are shared; the one it goes on in is copied, for another may go on in it as well.
+        """
+        size = self.pool.size
+        full, end = past // size, -(-(past + count) // size)
+        new = [self.pool.take() for _ in range(end - full)]
+        copies = [(blocks[full], new[0])] if past % size else []
+        return [*blocks[:full], *new], copies
+
+
+def _begins(counts: list[int]) -> np.ndarray:
+    """Where each of several parts begins that follow one another, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
 def prefill(graph: Graph, prompts: Tokens) -> Prefix:
-    """Read the prompts once, padded to a width that differs by whole vectors at the most from that in another batch.
+    """Read the prompts once, block by block; a block that several begin with, or a recent one began with, but once."""
+    rows = [ids[mask.bool()].tolist() for ids, mask in zip(*prompts, strict=True)]
+    tables: list[list[Block]] = [[] for _ in rows]
+    logits: dict[int, torch.Tensor] = {}
+    with graph.turn:
+        for begin in range(0, max(map(len, rows)), graph.pool.size):
+            logits.update(_read_block(graph, rows, tables, begin))
+    found = torch.stack([logits[row] for row in range(len(rows))])
+    return Prefix(memory=BlockMemory(tables), mask=prompts.mask, logits=found)
 
-    Sums over a row of attention scores are added up in vectors; shifted within these, their last bit changes, and with
-    it what eight-bit activations are rounded to.
-    """
-    missing = -prompts.ids.shape[1] % VECTOR
-    ids, mask = (nn.functional.pad(tensor, (missing, 0)) for tensor in prompts)
-    request, positions = _Request(graph), (mask.cumsum(-1) - 1).clamp(min=0)
-    return Prefix(logits=request.read(ids, _seen(mask, ids.shape[1]), positions), memory=request.memory, mask=mask)
+
+def _read_block(graph: Graph, rows: list[list[int]], tables: list[list[Block]], begin: int) -> dict[int, torch.Tensor]:
+    """Give every row that is so long its block that begins there, read if it is new; the logits after those read."""
+    end, pieces = begin + graph.pool.size, dict[int, Piece]()
+    blocks = dict[tuple[int, ...], Block]()
+    for row, ids in enumerate(rows):
+        shared = tuple(ids[:end]) if len(ids) > end else None  # after a prompt's last token the logits are needed
+        known = None if shared is None else blocks.get(shared) or graph.known.get(shared)
+        if len(ids) > begin:
+            tables[row].append(known or graph.pool.take())
+        if len(ids) > begin and known is None:
+            pieces[row] = Piece(ids[begin:end], begin, tables[row])
+        if shared is not None:
+            blocks[shared] = tables[row][-1]
+    parts = list(_parts(list(pieces), max(1, TOKENS // graph.pool.size)))
+    read = [graph.read([pieces[row] for row in some]) for some in parts]
+    for tokens, block in blocks.items():
+        graph.keep(tokens, block)
+    return {row: one for some, found in zip(parts, read, strict=True) for row, one in zip(some, found, strict=True)}
+
+
+def _parts(rows: list[int], count: int) -> Iterator[list[int]]:
+    """So many at a time."""
+    for start in range(0, len(rows), count):
+        yield rows[start : start + count]
+
+
+class OpenVINOPass:
+    """A rollout: each row goes on in blocks of its own from where it begins."""
+
+    def __init__(
+        self, graph: Graph, prefix: Prefix, rows: torch.Tensor, places: list[int], memory: Memory | None
+    ) -> None:
+        given = prefix.memory.select(rows) if memory is None else memory
+        assert isinstance(given, BlockMemory)
+        self.graph, self.tables = graph, list(given.tables)
+        before = prefix.mask.sum(-1)[rows].tolist()
+        self.firsts = [prompt + place for prompt, place in zip(before, places, strict=True)]
+        self.begun: set[int] = set()  # rows that have read something
+
+    @property
+    def memory(self) -> BlockMemory:
+        """All that was read, or what was given of rows that read nothing."""
+        return BlockMemory(self.tables)
+
+    def read(self, step: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """The next token of just these rows."""
+        listed, ids = rows.tolist(), tokens.tolist()
+        pasts = {row: self.firsts[row] + step for row in listed}
+        with self.graph.turn:
+            self._make_room(pasts)
+            pieces = {row: Piece([ids[row]], past, self.tables[row]) for row, past in pasts.items()}
+            read = [self.graph.read([pieces[row] for row in some]) for some in _parts(listed, TOGETHER)]
+        return read[0] if len(read) == 1 else torch.cat(read)
+
+    def _make_room(self, pasts: dict[int, int]) -> None:
+        """A block for each row's next token, if it has none of its own."""
+        copies: list[tuple[Block, Block]] = []
+        for row, past in pasts.items():
+            if row not in self.begun:
+                self.begun.add(row)
+                self.tables[row], copied = self.graph.room(self.tables[row], past, 1)
+                copies += copied
+            elif past == len(self.tables[row]) * self.graph.pool.size:
+                self.tables[row] = [*self.tables[row], self.graph.pool.take()]
+        self.graph.pool.copy(copies)
+
+
+def log_probs(graph: Graph, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
+    """The LM's log-probability of every token [B, n] of continuations given whole: [B, n]."""
+    prefix, lengths = prefill(graph, prompts), prompts.mask.sum(-1).tolist()
+    assert isinstance(prefix.memory, BlockMemory)
+    found, more = torch.zeros(tokens.shape), tokens.shape[1] - 1
+    for some in _parts(list(range(len(tokens))), max(1, LOGITS // max(more, 1))):
+        logits = prefix.logits[some][:, None]
+        if more:
+            logits = torch.cat([logits, _read_whole(graph, prefix.memory, lengths, tokens, some)], dim=1)
+        found[some] = logits.log_softmax(-1).gather(-1, tokens[some][..., None])[..., 0]
+    return found
+
+
+def _read_whole(
+    graph: Graph, memory: BlockMemory, lengths: list[int], tokens: torch.Tensor, rows: list[int]
+) -> torch.Tensor:
+    """The logits after all tokens but the last of some continuations: [a, n - 1, V]."""
+    more, pieces, copies = tokens.shape[1] - 1, [], list[tuple[Block, Block]]()
+    with graph.turn:
+        for row in rows:
+            blocks, copied = graph.room(memory.tables[row], lengths[row], more)
+            pieces.append(Piece(tokens[row, :-1].tolist(), lengths[row], blocks, more))
+            copies += copied
+        graph.pool.copy(copies)
+        return graph.read(pieces).view(len(rows), more, -1)
 
 
 @torch.inference_mode()
-def steady_rows(compiled: ov.CompiledModel) -> int | None:
-    """The fewest rows from which on a row's logits are the same to the last bit, whoever is beside it.
+def steady_rows(compiled: ov.CompiledModel, vocabulary: int, longest: int) -> int | None:
+    """The fewest texts from which on one's logits are the same to the last bit, whoever is beside it.
 
-    OpenVINO takes another kernel for a single row than for several where it quantises activations. None if there is no
-    such number.
+    OpenVINO may take another kernel for a single text than for several. None if there is no such number. Tried on
+    texts of several blocks, if the model reads so many tokens, of all its vocabulary.
     """
-    graph = Graph(compiled, 1, threading.Lock())
+    prompt = min(TRIED, longest) - 8
+    ids = torch.randint(vocabulary, (TOGETHER, prompt + 8), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(TOGETHER, prompt, dtype=torch.long)
+    mask[1::2, : prompt // 2], mask[2::4, : prompt - 5] = 0, 0  # padded on the left: prompts of several lengths
     first, sizes = {}, [*range(1, STEADY + 2), TOGETHER // 2, TOGETHER]
     for count in sizes:
-        ids = (torch.arange(count * 5).view(count, 5) * 7) % 10 + 1
-        prefix = prefill(graph, Tokens(ids[:, :3], torch.ones_like(ids[:, :3])))
-        run = OpenVINOPass(graph, prefix, torch.arange(count), 2, None)
-        reads = [run.read(position, ids[:, 3 + position], torch.arange(count))[0] for position in range(2)]
+        graph = Graph(compiled, 1)
+        prefix = prefill(graph, Tokens(ids[:count, :prompt], mask[:count]))
+        run = OpenVINOPass(graph, prefix, torch.arange(count), [0] * count, None)
+        reads = [run.read(step, ids[:count, prompt + step], torch.arange(count))[0] for step in range(8)]
         first[count] = torch.stack([prefix.logits[0], *reads])
     others = [count for count in sizes if not first[count].equal(first[TOGETHER])]
     steady = 1 + max(others, default=0)
     return steady if steady <= STEADY else None
-
-
-class OpenVINOPass:
-    """A rollout, a few rows a request, so that those which wait for their position or are done cost little."""
-
-    def __init__(self, graph: Graph, prefix: Prefix, rows: torch.Tensor, room: int, memory: Memory | None) -> None:
-        given = memory or prefix.memory.select(rows)
-        mask = torch.cat([prefix.mask[rows], prefix.mask.new_ones(len(rows), room)], dim=1)
-        positions = prefix.mask.sum(-1)[rows, None]  # [B, 1], of the continuation's first token
-        self.parts = [
-            _Part(_Request(graph), prefix.mask.shape[1], given.select(some), mask[some], positions[some])
-            for some in torch.arange(len(rows)).split(TOGETHER)
-        ]
-
-    @property
-    def memory(self) -> Memory:
-        """All that was read, or what was given of rows that read nothing."""
-        memory = self.parts[0].memory
-        for part in self.parts[1:]:
-            memory = memory.join(part.memory, (0, 0))
-        return memory
-
-    def read(self, position: int, tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Every part that has any of these rows reads all of its own: the graph's state has them all."""
-        owners = rows // TOGETHER
-        logits = [
-            self.parts[number].read(position, tokens[number * TOGETHER : (number + 1) * TOGETHER])[
-                rows[owners == number] - number * TOGETHER
-            ]
-            for number in owners.unique().tolist()
-        ]
-        return torch.cat(logits)
-
-
-class _Part:
-    """Some rows of a rollout, in a request of their own."""
-
-    def __init__(
-        self, request: _Request, prompt: int, given: Memory, mask: torch.Tensor, positions: torch.Tensor
-    ) -> None:
-        self.request, self.prompt, self.given, self.mask, self.positions = request, prompt, given, mask, positions
-        self.next = -1
-
-    @property
-    def memory(self) -> Memory:
-        """What was read; where nothing was, what was given."""
-        if self.next < 0:
-            return self.given
-        pairs = zip(self.request.memory.tensors, self.given.tensors, strict=True)
-        return Memory([_over(own, before) for own, before in pairs])
-
-    def read(self, position: int, tokens: torch.Tensor) -> torch.Tensor:
-        """The logits [B, V] after these tokens at a position; rows that wait read what they have anyway."""
-        column = self.prompt + position
-        if position != self.next:
-            self.given = self.memory
-            self.request.memory = Memory([tensor[:, :, :column] for tensor in self.given.tensors])
-        self.next = position + 1
-        return self.request.read(tokens[:, None], _seen(self.mask[:, : column + 1], 1), self.positions + position)
-
-
-def _over(tensor: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """A cache [B, heads, columns, d] with what another one has beyond its columns."""
-    return torch.cat([tensor, before[:, :, tensor.shape[2] :]], dim=2)
-
-
-class _Request:
-    """One inference request and its states, filled up to the fewest rows with copies of the first."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.turn, self.least, self.rows = graph.turn, graph.least_rows, 0
-        with self.turn:
-            self.request = graph.compiled.create_infer_request()
-            self.states = sorted(self.request.query_state(), key=lambda state: int(state.name.rsplit(".", 1)[1]))
-
-    @property
-    def memory(self) -> Memory:
-        """A copy of the states."""
-        with self.turn:
-            return Memory([torch.from_numpy(np.array(state.state.data[: self.rows])) for state in self.states])
-
-    @memory.setter
-    def memory(self, memory: Memory) -> None:
-        with self.turn:
-            for state, tensor in zip(self.states, memory.tensors, strict=True):
-                state.state = ov.Tensor(_filled_up(tensor, self.least).contiguous().numpy())
-
-    def read(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The logits [B, V] after the last of these tokens."""
-        self.rows = len(ids)
-        count = self.least if ids.shape[1] < self.least else 1  # a long prompt fills the kernel by itself
-        inputs = {
-            "input_ids": _filled_up(ids, count).contiguous().numpy(),
-            "mask": _filled_up(mask, count).contiguous().numpy(),
-            "position_ids": _filled_up(positions, count).contiguous().numpy(),
-            "beam_idx": np.arange(max(count, len(ids)), dtype=np.int32),
-        }
-        with self.turn:
-            self.request.infer(inputs)
-            return torch.from_numpy(np.array(self.request.get_output_tensor(0).data[: self.rows]))
-
-
-def _filled_up(tensor: torch.Tensor, least: int) -> torch.Tensor:
-    """Rows, with copies of the first up to a number."""
-    missing = least - len(tensor)
-    return tensor if missing <= 0 else torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])
-
-
-def _seen(mask: torch.Tensor, new: int) -> torch.Tensor:
-    """What the last `new` of the columns [B, m] may look at, as numbers to add: float32 [B, 1, new, m]."""
-    columns = torch.arange(mask.shape[1])
-    hidden = (columns > columns[-new:, None]) | ~mask[:, None].bool()  # [B, new, m]
-    return hidden.to(torch.float32)[:, None] * HIDDEN  # whatever torch's default is while something else is loaded

@@ -13,21 +13,20 @@ from slalom.backbone.passes import count_passes
 from slalom.types import Draft, Prompt
 
 if TYPE_CHECKING:
-    from slalom.backbone.engine import Memory, Prefix
+    from slalom.backbone.engine import Memory, Pass, Prefix
     from slalom.backbone.model import LanguageModel
     from slalom.backbone.vocabulary import Vocabulary
 
 REPETITION_PENALTY = 1.2
-ALIKE = 8  # lengths of texts that differ by less are as good as the same
 FREE = -1  # where a rollout may choose a token itself
 
-# A position, the rows at it [a] and their logits [a, V] → which of those rows are biased [b], and what to add [b, V].
-Bias = Callable[[int, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+# Positions [a] of some rows [a] and their logits [a, V] → which of those rows are biased [b], and what to add [b, V].
+Bias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
-# A position, some rows at it [a] and their scores [a, V] → scores whose best token is the one drawn, [a, V].
-Draw = Callable[[int, torch.Tensor, torch.Tensor], torch.Tensor]
+# Positions [a] of some rows [a] and their scores [a, V] → scores whose best token is the one drawn, [a, V].
+Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
-# Some rows at a position [a], what each has written [a, i] and their scores [a, V] → the scores to choose by, [a, V].
+# Some rows [a], what each has written [a, i] and their scores [a, V] → the scores to choose by, [a, V].
 Tilt = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -130,7 +129,8 @@ def rollout(
     Limits are those of all rows, or a list of each row's own. `extra` are each row's own candidates, wanted at every
     position. `forced` [B, n] are tokens to be written whatever the LM thinks, unless they would write something
     forbidden; -1 leaves a position to the LM. `tilt` changes the scores by what each row has written so far, before
-    anything is drawn.
+    anything is drawn; not of rollouts that go on from an earlier one. Those begin where each row begins: no row waits
+    for another's position.
     """
     device, owners = rows.device, [prompts.prompts[row] for row in rows.tolist()]
     listed = [limits] * len(rows) if isinstance(limits, Limits) else limits
@@ -148,41 +148,45 @@ def rollout(
     eos, asked = torch.tensor(lm.vocabulary.eos, device=device), asked[order]
     n = out.tokens.shape[1]
 
-    def choose(scores: torch.Tensor, which: torch.Tensor, i: int) -> torch.Tensor:
-        """The best token of some rows at position i, or the one drawn, or the one forced."""
+    def choose(scores: torch.Tensor, which: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """The best token of some rows, each at its position, or the one drawn, or the one forced."""
         if tilt is not None:
-            scores = tilt(order[which], out.tokens[which, :i], scores)
+            assert resumed is None, "rows at positions of their own have no text of one length"
+            scores = tilt(order[which], out.tokens[which, : int(at[0])], scores)
         if draw is not None:
-            scores = draw(i, order[which], scores)
+            scores = draw(at, order[which], scores)
         if forced is not None:
-            tokens = forced[order[which], i]
+            tokens = forced[order[which], at]
             told = (tokens != FREE).nonzero()[:, 0]
             scores = scores.index_put((told, tokens[told]), scores.new_tensor(torch.inf))
-        return rules.best(scores, which, out.tokens[:, :i])
+        return rules.best(scores, which, out.tokens, at)
 
-    run = lm.engine.start(prompts.prefix, rows[order], n, memory)
-    for i in range(int(starts.min()) if len(starts) else n, n):
-        live = ((starts <= i) & (out.lengths > i)).nonzero()[:, 0]  # the rows that are written at this position
+    run = lm.engine.start(prompts.prefix, rows[order], (starts - 1).tolist(), n, memory)
+    for step in range(int((ends - starts).max()) if len(starts) else 0):
+        places = starts + step
+        live = (places < out.lengths).nonzero()[:, 0]  # the rows that are written
         if not len(live):
-            continue
-        logits = run.read(i - 1, out.tokens[:, i - 1], live) if i else prompts.prefix.logits[rows[order[live]]]
+            break
+        at = places[live]
+        logits = _logits(run, prompts.prefix.logits, rows[order], step, out.tokens, places, live)
         count_passes(len(live))
-        scores = rules.penalised(logits, live, out.tokens[:, :i]).masked_fill(rules.banned[live], -torch.inf)
-        chosen = choose(scores, live, i)
+        scores = rules.penalised(logits, live, out.tokens, at).masked_fill(rules.banned[live], -torch.inf)
+        chosen = choose(scores, live, at)
         if bias is not None:
-            biased, vectors = bias(i, order[live], logits)
-            chosen[biased] = choose(scores[biased] + vectors, live[biased], i)
+            biased, vectors = bias(at, order[live], logits)
+            chosen[biased] = choose(scores[biased] + vectors, live[biased], at[biased])
 
         ended = torch.isin(chosen, eos)
-        out.lengths[live[ended]] = i
+        out.lengths[live[ended]] = at[ended]
         out.ended[live] |= ended
-        out.tokens[live, i] = chosen
+        out.tokens[live, at] = chosen
 
         best = logits.masked_fill(rules.never[live], -torch.inf).topk(top_k).indices
         own = torch.cat([chosen[:, None], best, asked[live].clamp(min=0)], dim=-1)
-        out.candidates[live, i] = own
-        out.candidate_log_probs[live, i] = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
-        out.log_probs[live, i] = out.candidate_log_probs[live, i, 0]
+        out.candidates[live, at] = own
+        log_probs = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
+        out.candidate_log_probs[live, at] = log_probs
+        out.log_probs[live, at] = log_probs[:, 0]
     back = order.argsort()
     written = (out.tokens[back], out.lengths[back], out.log_probs[back], out.ended[back])
     draft = finished(lm, owners, *written, listed)
@@ -195,9 +199,33 @@ def rollout(
 
 
 def _order(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:
-    """Rows in the order in which an engine had best take them: those together that begin and end together."""
-    keys = [(-(-end // ALIKE), start) for start, end in zip(starts, ends, strict=True)]
-    return torch.tensor(sorted(range(len(keys)), key=lambda row: (-keys[row][0], keys[row][1])), device=device).long()
+    """Rows in the order in which an engine takes them: those first that have the most to write."""
+    left = [end - start for start, end in zip(starts, ends, strict=True)]
+    return torch.tensor(sorted(range(len(left)), key=lambda row: -left[row]), device=device).long()
+
+
+def _logits(
+    run: Pass,
+    after_prompts: torch.Tensor,
+    owners: torch.Tensor,
+    step: int,
+    tokens: torch.Tensor,
+    places: torch.Tensor,
+    live: torch.Tensor,
+) -> torch.Tensor:
+    """The logits [a, V] at the places of some rows [a]: after the prompt, or after the token before."""
+    if step:
+        return run.read(step, _before(tokens, places), live)
+    going = (places[live] > 0).nonzero()[:, 0]
+    logits = after_prompts[owners[live]]
+    if len(going):
+        logits[going] = run.read(step, _before(tokens, places), live[going])
+    return logits
+
+
+def _before(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Of tokens [B, n] each row's last one before its place: [B]."""
+    return tokens.gather(1, (places - 1).clamp(0, tokens.shape[1] - 1)[:, None])[:, 0]
 
 
 class _Rules(NamedTuple):
@@ -221,9 +249,12 @@ class _Rules(NamedTuple):
             _padded([list(prompt.begun_ids) for prompt in prompts], fixed.device),
         )
 
-    def penalised(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits [a, V] of some rows after the repetition penalty on what each one's text holds, tokens [B, i] last."""
-        seen = torch.cat([self.begun, tokens], dim=1)[rows]
+    def penalised(
+        self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [a, V] of some rows, the tokens [B, n] of each up to its place [a] penalised for being repeated."""
+        written = torch.arange(tokens.shape[1], device=places.device) < places[:, None]
+        seen = torch.cat([self.begun[rows], torch.where(written, tokens[rows], FREE)], dim=1)
         if not seen.shape[1]:
             return logits
         some = seen.amax(1, keepdim=True)  # a token of the row's own stands for the filling
@@ -238,15 +269,17 @@ class _Rules(NamedTuple):
                 logits = logits.index_copy(0, own, penalise(logits[own], seen[own], penalty))
         return logits
 
-    def best(self, scores: torch.Tensor, rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-        """Of scores [a, V] of some rows [a], each row's best token that writes nothing forbidden."""
+    def best(
+        self, scores: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
+    ) -> torch.Tensor:
+        """Of scores [a, V] of some rows [a], each row's best token that writes nothing forbidden after those before."""
         chosen = scores.argmax(-1)
         if all(one.forbidden is None for one in self.limits):
             return chosen
-        for number, row in enumerate(rows.tolist()):
+        for number, (row, place) in enumerate(zip(rows.tolist(), places.tolist(), strict=True)):
             if (forbidden := self.limits[row].forbidden) is not None:
-                own = scores[number : number + 1]
-                chosen[number] = best_allowed(own, [self.prompts[row]], [before[row].tolist()], forbidden)[0]
+                own, before = scores[number : number + 1], tokens[row, :place].tolist()
+                chosen[number] = best_allowed(own, [self.prompts[row]], [before], forbidden)[0]
         return chosen
 
 

@@ -282,7 +282,8 @@ def _allowed(limits: Limits, vocabulary: Vocabulary, logits: torch.Tensor, befor
 def _choose(problem: Problem, scores: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """Each row's next token after those before it [B, i]: the best, or the one drawn, that writes nothing forbidden."""
     if problem.draw is not None:
-        scores = problem.draw(before.shape[1], torch.arange(len(scores), device=scores.device), scores)
+        rows = torch.arange(len(scores), device=scores.device)
+        scores = problem.draw(torch.full_like(rows, before.shape[1]), rows, scores)
     if problem.limits.forbidden is None:
         return scores.argmax(-1)
     return best_allowed(scores, problem.owners, before.tolist(), problem.limits.forbidden)

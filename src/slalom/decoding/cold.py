@@ -196,10 +196,10 @@ class COLD:
         """Left to right, the highest logit among f's tokens and the LM's favourites after the tokens chosen so far."""
         named = _named(problem)
 
-        def pick(i: int, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        def pick(at: torch.Tensor, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             allowed = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, scores.topk(self.top_k).indices, True)
             allowed[:, named] = True
-            return torch.where(allowed & scores.isfinite(), logits[rows, i], scores - FAR)
+            return torch.where(allowed & scores.isfinite(), logits[rows, at], scores - FAR)
 
         return rollout(problem.lm, problem.prompts, problem.rows, problem.limits, draw=pick).draft
 
@@ -228,13 +228,13 @@ class COLD:
         shape = len(problem.rows), problem.limits.length, len(never)
         logits = torch.zeros(shape, device=never.device).masked_fill_(never, -torch.inf)
 
-        def note(i: int, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        def note(at: torch.Tensor, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
             drawn = scores
             if not problem.greedy:
-                drawn = drawing.draw(i, rows, scores)
+                drawn = drawing.draw(at, rows, scores)
                 below = torch.minimum(scores / drawing.temperature[rows, None], drawn.amax(-1, keepdim=True) - 1)
                 scores = torch.where(drawn.isfinite(), drawn, below)
-            logits[rows, i] = scores.masked_fill(never, -torch.inf)
+            logits[rows, at] = scores.masked_fill(never, -torch.inf)
             return drawn
 
         rollout(problem.lm, problem.prompts, problem.rows, problem.limits, draw=note)

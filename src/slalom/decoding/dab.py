@@ -105,12 +105,11 @@ class DAB:
         ready = prepare(shape, bias_tokens.flatten())
         lengths = [limits.length for limits in problem.row_limits]
 
-        def bias(i: int, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            weights = [self.weight * schedule(i, lengths[row]) for row in rows.tolist()]
-            pull = torch.tensor(weights, device=logits.device)
-            return torch.arange(len(rows), device=rows.device), bias_vector(
-                shape, bias_tokens[rows, i], logits, pull, norm, ready
-            )
+        def bias(at: torch.Tensor, rows: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            places = zip(at.tolist(), rows.tolist(), strict=True)
+            pull = torch.tensor([self.weight * schedule(i, lengths[row]) for i, row in places], device=logits.device)
+            vectors = bias_vector(shape, bias_tokens[rows, at], logits, pull, norm, ready)
+            return torch.arange(len(rows), device=rows.device), vectors
 
         return self._rollout(problem, bias)
 

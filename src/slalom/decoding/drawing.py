@@ -32,8 +32,8 @@ class Drawing(NamedTuple):
         temperature = torch.cat([self.temperature, other.temperature])
         return Drawing(temperature, torch.cat([self.top_p, other.top_p]), self.rng.join(other.rng))
 
-    def draw(self, position: int, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores [a, V] of some rows [a] at a position, with Gumbel noise on the nucleus and nothing outside it."""
+    def draw(self, positions: torch.Tensor, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores [a, V] at positions [a] of some rows [a], with Gumbel noise on the nucleus and nothing outside it."""
         drawn = (self.temperature[rows] > 0).nonzero()[:, 0]
         if not len(drawn):
             return scores
@@ -41,7 +41,7 @@ class Drawing(NamedTuple):
         cooled = scores[drawn] / self.temperature[whose, None]
         cooled = nucleus(cooled, self.top_p[whose])
         where = cooled.isfinite().nonzero(as_tuple=True)
-        counters = where[1] + position * scores.shape[-1]
+        counters = where[1] + positions[drawn][where[0]] * scores.shape[-1]
         noise = self.rng.select(whose[where[0]]).gumbel(counters)
         noisy = torch.full_like(cooled, -torch.inf)
         noisy[where] = cooled[where] + noise
