@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from slalom.backbone import cache
 from slalom.errors import SlalomError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 READ = (".json", ".safetensors", ".bin")  # the files a model is made of
 SAMPLE = 1 << 16  # bytes of each file's beginning and end that a fingerprint has
@@ -80,6 +79,8 @@ class SavedModel:
         return Facts(**json.loads((place / "facts.json").read_text(encoding="utf-8")))
 
     def _read_facts(self) -> Facts:
+        from transformers import AutoConfig, GenerationConfig
+
         said = (self.folder / "generation_config.json").is_file()
         generation = GenerationConfig.from_pretrained(self.folder) if said else None
         return Facts.of(AutoConfig.from_pretrained(self.folder), generation)
@@ -97,6 +98,8 @@ def is_quantised(folder: Path) -> bool:
 
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """A folder's or hub name's tokenizer; one whose class its folder names, without the class of the model's config."""
+    from transformers import AutoTokenizer, PretrainedConfig
+
     file = Path(source) / "tokenizer_config.json"
     if file.is_file() and "tokenizer_class" in json.loads(file.read_text(encoding="utf-8")):
         return AutoTokenizer.from_pretrained(source, config=PretrainedConfig.from_pretrained(source))

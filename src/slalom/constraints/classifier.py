@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part, first
 from slalom.constraints.encoder import EncoderConstraint, Reads
 from slalom.constraints.loading import card, load_classifier, located
 from slalom.errors import SlalomError
 from slalom.types import Draft
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 LEAST_SURE = 0.9  # the probability at which a search may end, however seldom the classifier errs further down
 

@@ -7,12 +7,11 @@ import functools
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import has_openvino
 from slalom.backbone.hooks import in_this_thread
@@ -24,6 +23,9 @@ from slalom.constraints.constraint import Constraint
 from slalom.constraints.loading import files_fingerprint
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Reads = Literal["text", "continuation"]  # the prompt followed by the continuation, or the continuation alone
 TOGETHER = 8  # texts read in one pass: more bring nothing but padding, and memory for gradients

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from slalom.backbone import cache, weights
 from slalom.backbone.progress import quiet_transformers
@@ -20,7 +19,7 @@ from slalom.backbone.vocabulary import shareable
 from slalom.errors import SlalomError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SHIPPED = Path(__file__).parent / "shipped"
 
@@ -74,6 +73,8 @@ def _body(folder: Path) -> str:
 
 def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A sequence classifier ready to score, in float32 and frozen: a shipped one, a folder or a hub name."""
+    from transformers import AutoModelForSequenceClassification
+
     folder = located(source)
     weights.check_path(source)
     try:
@@ -100,6 +101,8 @@ def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 @lru_cache(maxsize=2)
 def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """An embedded encoder and its tokenizer, in float32 and frozen."""
+    from transformers import AutoModel
+
     folder = weights.ensure(name)
     with quiet_transformers():
         model = AutoModel.from_pretrained(folder, dtype=torch.float32)
@@ -110,6 +113,7 @@ def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def _load_adapter(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """An adapter merged into its encoder."""
     from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification
 
     body = weights.ensure(_body(folder))
     names = dict(enumerate(card(folder)["labels"]))

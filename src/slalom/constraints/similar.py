@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.constraints.constraint import Likeliest, first
 from slalom.constraints.encoder import EncoderConstraint, Reads
 from slalom.constraints.loading import load_encoder
 from slalom.errors import SlalomError
 from slalom.types import Draft
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ENCODER = "minilm-l6"
 SCALE = 8.0  # half a cosine above the least is what a classifier gives that is sure

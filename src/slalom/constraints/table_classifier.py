@@ -7,10 +7,10 @@ least-squares map between the two tables on their shared vocabulary; the LM's ta
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.placement import place
 from slalom.backbone.vocabulary import Vocabulary
@@ -19,6 +19,9 @@ from slalom.constraints.encoder import Reads, dot_products, known_reads, window
 from slalom.constraints.loading import card, load_classifier, load_projection
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class TableEncoder(nn.Module):
