@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,12 +53,20 @@ def test_a_file_opens_by_saying_what_goes_in_and_out(file: Path) -> None:
     assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
 
 
+def imported_by(code: str, modules: tuple[str, ...]) -> str:
+    """Which of these modules a fresh process has after running the code, as a list is printed."""
+    code = f"import sys; {code}; print([one for one in {modules} if one in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return out.stdout.strip()
+
+
 def test_importing_slalom_is_quick() -> None:
     """Nothing heavy is imported before it is needed."""
-    import subprocess
-    import sys
-
     heavy = ("torch", "transformers", "ray", "pyarrow")
-    code = f"import sys, slalom, slalom.frontends.cli; print([m for m in {heavy} if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    assert imported_by("import slalom, slalom.frontends.cli", heavy) == "[]"
+
+
+def test_importing_the_api_imports_no_model_classes_of_transformers() -> None:
+    """They take longer than torch, with the compiler, SymPy and SciPy behind them; openvino needs none of them."""
+    heavy = ("transformers.modeling_utils", "transformers.models", "torch._dynamo", "torch.distributed.tensor")
+    assert imported_by("import slalom.api, slalom.constraints", (*heavy, "scipy", "sympy", "peft", "openvino")) == "[]"

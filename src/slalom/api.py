@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import EngineName
 from slalom.backbone.model import DEFAULT, DeviceMap, LanguageModel, open_parts
@@ -31,7 +30,7 @@ from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, widened
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 TOGETHER = 8  # texts read whole in one pass: logits of all their positions take memory
 LENGTH, CHAT_LENGTH = 20, 128  # new tokens, unless said

@@ -10,11 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BertTokenizer, PreTrainedModel
 
 from slalom.api import SteerableModel
 from slalom.backbone import saved
-from slalom.backbone.saved import Facts, SavedModel, folder_fingerprint, read_tokenizer
+from slalom.backbone.saved import (
+    ANY_TOKENIZER,
+    EncoderFacts,
+    Facts,
+    SavedEncoder,
+    SavedModel,
+    folder_fingerprint,
+    forget_tokenizer_class,
+    read_tokenizer,
+)
+from tests.conftest import tiny_classifier
 
 
 @pytest.fixture
@@ -90,6 +100,43 @@ def test_weights_are_read_once_whichever_thread_asks(folder: Path, llama: Steera
         found = list(threads.map(lambda _: model.model, range(8)))
     assert len(read) == 1
     assert all(one is llama.model for one in found)
+
+
+def test_an_encoders_labels_and_window_are_known_without_its_weights_after_the_first_time(folder: Path) -> None:
+    model, _ = tiny_classifier(("bad", "good"))
+    facts = SavedEncoder(folder, torch.float32, lambda: model).facts
+    assert facts == EncoderFacts.of(model)
+    assert facts.labels == {0: "bad", 1: "good"}
+    assert SavedEncoder(folder, torch.float32, never).facts == facts
+
+
+def test_an_encoder_on_disk_is_read_for_any_device_but_the_cpu(folder: Path) -> None:
+    encoder = SavedEncoder(folder, torch.float32, never)
+    assert encoder.place(torch.device("cpu")) == torch.device("cpu")
+    with pytest.raises(AssertionError, match="weights were read"):
+        encoder.place(torch.device("meta"))
+
+
+def test_weights_first_read_where_no_gradient_is_wanted_have_one_later(folder: Path) -> None:
+    saved_model = SavedModel(folder, torch.float32, lambda: AutoModelForCausalLM.from_pretrained(folder))
+    with torch.inference_mode():
+        model = saved_model.model
+    loss = model(torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss
+    loss.backward()
+    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+def test_a_tokenizer_whose_class_is_forgotten_reads_as_before(tmp_path: Path) -> None:
+    _, tokenizer = tiny_classifier()
+    bert = BertTokenizer(vocab=tokenizer.get_vocab())
+    bert.save_pretrained(tmp_path)
+    forget_tokenizer_class(tmp_path, bert)
+    again = read_tokenizer(str(tmp_path))
+    texts = ["The FOOD [SEP] wasn't good", "a"]
+    assert type(again).__name__ == ANY_TOKENIZER
+    assert again(texts) == bert(texts)
+    assert "token_type_ids" in again(texts)
+    assert again.special_tokens_map == bert.special_tokens_map
 
 
 def test_a_folders_tokenizer_is_the_one_transformers_would_take(folder: Path) -> None:

@@ -11,10 +11,11 @@ from transformers import RobertaConfig, RobertaForSequenceClassification, Robert
 from slalom.api import SteerableModel
 from slalom.backbone import openvino_encoder
 from slalom.backbone.openvino_encoder import compiled, converted
+from slalom.backbone.saved import window
 from slalom.constraints import classifier as open_classifier
 from slalom.constraints import encoder
 from slalom.constraints.classifier import Classifier, margin
-from slalom.constraints.encoder import dot_products, replaced_embeddings, window
+from slalom.constraints.encoder import dot_products, replaced_embeddings
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 from tests.conftest import tiny_classifier, tiny_lm, word_piece_tokenizer

@@ -9,11 +9,12 @@ import pytest
 import torch
 from transformers import MPNetConfig, MPNetModel, PreTrainedModel, PreTrainedTokenizerBase
 
+from slalom.api import SteerableModel
 from slalom.backbone import openvino_encoder, weights
 from slalom.backbone.saved import folder_fingerprint
 from slalom.constraints import loading
 from slalom.constraints.classifier import Classifier
-from slalom.constraints.loading import load_classifier
+from slalom.constraints.loading import load_classifier, open_classifier, read_classifier
 from slalom.errors import SlalomError
 from slalom.training.classifier import (
     ClassifierRecipe,
@@ -26,6 +27,7 @@ from slalom.training.classifier import (
 )
 from slalom.training.data import read_rows
 from tests.conftest import word_piece_tokenizer
+from tests.helpers import draft_of
 
 TEXTS = {0: ["the food was bad", "the rain was cold", "an awful day"], 1: ["the soup was good", "a lovely day"]}
 
@@ -106,7 +108,7 @@ def test_an_adapter_is_merged_once_and_again_when_it_has_changed(
     monkeypatch.setattr(loading, "_load_adapter", counting)
 
     def logits() -> list[float]:
-        load_classifier.cache_clear()
+        open_classifier.cache_clear()
         model, tokenizer = load_classifier(str(tmp_path / "tone"))
         return model(**tokenizer(["a lovely day"], return_tensors="pt")).logits[0].tolist()
 
@@ -137,6 +139,24 @@ def test_an_adapter_read_from_the_cache_is_known_by_its_files_and_any_other_mode
         constraint.prepare(torch.device("cpu"))
     (folder,) = (tmp_path / "home" / "classifiers").glob("tone-*")
     assert given == [folder_fingerprint(folder), None]
+
+
+def test_an_adapters_weights_stay_on_disk_until_a_gradient_is_asked_for(
+    body: str, rows: Path, tmp_path: Path, llama: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = ClassifierRecipe(("bad", "good"), body, layers=2, rank=4, epochs=1.0, batch=5)
+    train_classifier([rows], tmp_path / "tone", recipe, "", say=lambda line: None)
+    draft = draft_of(llama, [("the food was", " good and warm")])
+    Classifier(str(tmp_path / "tone"), "good").score(draft)  # merged, and what is to be known of it found out
+    read: list[str] = []
+    monkeypatch.setattr(openvino_encoder, "prepare", lambda *given: lambda inputs: torch.tensor([[1.0, 3.0]]))
+    monkeypatch.setattr(loading, "read_classifier", lambda source: read.append(source) or read_classifier(source))
+    open_classifier.cache_clear()
+    constraint = Classifier(str(tmp_path / "tone"), "good")
+    assert constraint.score(draft).tolist() == [2.0]
+    assert read == []
+    assert constraint.candidate_scores(draft, draft.tokens[..., None]).abs().sum() > 0
+    assert len(read) == 1
 
 
 def test_fewer_rows_are_drawn_when_a_number_is_given(body: str, rows: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jinja2 import TemplateError
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from slalom.backbone import progress, telling, weights
 from slalom.backbone.engine import Engine
@@ -27,7 +26,7 @@ from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Tokens
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT = "smollm2-135m-instruct"
 ROLES = ("system", "user", "assistant", "tool", "developer")
@@ -270,6 +269,8 @@ class _Source(NamedTuple):
             return read_tokenizer(self.path)
 
     def model(self) -> PreTrainedModel:
+        from transformers import AutoModelForCausalLM
+
         with _load_errors(self.name), progress.quiet_transformers():
             model = AutoModelForCausalLM.from_pretrained(self.path, dtype=self.dtype, device_map=self.device_map)
         if not self.settles and is_settled(model):

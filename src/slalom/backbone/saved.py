@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from slalom.backbone import cache
+from slalom.backbone.placement import place
 from slalom.errors import SlalomError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 READ = (".json", ".safetensors", ".bin")  # the files a model is made of
 SAMPLE = 1 << 16  # bytes of each file's beginning and end that a fingerprint has
+ANY_TOKENIZER = "TokenizersBackend"  # transformers' class of tokenizers that their tokenizer.json describes in full
+POSITIONS = 512  # that an encoder has, if its config does not say
 
 
 class Facts(NamedTuple):
@@ -45,8 +47,20 @@ class Facts(NamedTuple):
         return Facts(config.model_type, text.vocab_size, getattr(text, "max_position_embeddings", None), eos)
 
 
-class SavedModel:
-    """A causal LM on disk, to run on the CPU: an engine that has a form of its own of it needs no weights."""
+class EncoderFacts(NamedTuple):
+    """What a constraint asks of an encoder besides its outputs."""
+
+    labels: dict[int, str]  # by number; of no meaning unless the encoder is a classifier
+    window: int  # how many tokens it reads
+
+    @staticmethod
+    def of(model: PreTrainedModel) -> EncoderFacts:
+        """Those of an encoder in memory."""
+        return EncoderFacts({number: str(name) for number, name in model.config.id2label.items()}, window(model))
+
+
+class _Saved:
+    """A model on disk, to run on the CPU: an engine that has a form of its own of it needs no weights."""
 
     device = torch.device("cpu")
 
@@ -60,29 +74,73 @@ class SavedModel:
         """The model itself, read once, whichever thread asks first."""
         with self._lock:
             if self._model is None:
-                self._model = self._load().eval()
+                with torch.inference_mode(False):  # whoever asks for a gradient next shares the weights
+                    self._model = self._load().eval()
             return self._model
 
     @cached_property
+    def files(self) -> str:
+        """Another one whenever a file of the model is replaced."""
+        return folder_fingerprint(self.folder)
+
+    @cached_property
     def fingerprint(self) -> str:
-        """Another one whenever a file of the model is replaced, or it is asked for in another precision."""
-        return hashlib.sha256(f"{folder_fingerprint(self.folder)} {self.dtype}".encode()).hexdigest()
+        """The same, and another one for another precision."""
+        return hashlib.sha256(f"{self.files} {self.dtype}".encode()).hexdigest()
+
+    def _remembered(self, kind: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Facts of a kind, from the cache after the first time."""
+        version = importlib.metadata.version("transformers")
+        folder = cache.home() / "facts" / f"{kind}-{self.fingerprint[:16]}-{version}"
+        try:
+            cache.made_once(folder, lambda target: _write(target / "facts.json", read()))
+        except SlalomError:  # the cache cannot be written
+            return read()
+        return json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+
+
+class SavedModel(_Saved):
+    """A causal LM on disk."""
 
     @cached_property
     def facts(self) -> Facts:
-        """From the cache after the first time."""
-        version = importlib.metadata.version("transformers")
-        place = cache.home() / "facts" / f"{self.fingerprint[:16]}-{version}"
-        try:
-            cache.made_once(place, lambda target: _write(target / "facts.json", self._read_facts()._asdict()))
-        except SlalomError:  # the cache cannot be written
-            return self._read_facts()
-        return Facts(**json.loads((place / "facts.json").read_text(encoding="utf-8")))
+        """What its config says, read without the weights."""
+        return Facts(**self._remembered("lm", lambda: self._read_facts()._asdict()))
 
     def _read_facts(self) -> Facts:
+        from transformers import AutoConfig, GenerationConfig
+
         said = (self.folder / "generation_config.json").is_file()
         generation = GenerationConfig.from_pretrained(self.folder) if said else None
         return Facts.of(AutoConfig.from_pretrained(self.folder), generation)
+
+
+class SavedEncoder(_Saved):
+    """An encoder on disk."""
+
+    @cached_property
+    def facts(self) -> EncoderFacts:
+        """What the model said of itself when it was read for the first time."""
+        known = self._remembered("encoder", lambda: EncoderFacts.of(self.model)._asdict())
+        return EncoderFacts({int(number): name for number, name in known["labels"].items()}, known["window"])
+
+    def place(self, device: torch.device) -> torch.device:
+        """Have the encoder on a device; where its inputs belong then. What was not read yet may stay on disk."""
+        return device if self._model is None and device.type == "cpu" else place(self.model, device)
+
+
+def encoder_facts(model: PreTrainedModel | SavedEncoder) -> EncoderFacts:
+    """Those of an encoder in memory or on disk."""
+    return model.facts if isinstance(model, SavedEncoder) else EncoderFacts.of(model)
+
+
+def window(model: PreTrainedModel) -> int:
+    """How many tokens an encoder reads: its positions, less those that RoBERTa's kind counts from."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.num_embeddings) - int(module.padding_idx) - 1
+    said = getattr(model.config, "max_position_embeddings", None)
+    return said if said and said > 0 else POSITIONS
 
 
 def known_as(model: PreTrainedModel | SavedModel) -> str:
@@ -96,11 +154,28 @@ def is_quantised(folder: Path) -> bool:
 
 
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
-    """A folder's or hub name's tokenizer; one whose class its folder names, without the class of the model's config."""
+    """A folder's or hub name's tokenizer; one whose class its folder names, without the class of the model's config.
+
+    To import any class that belongs to a model takes half a second, so `ANY_TOKENIZER` is not asked of AutoTokenizer.
+    """
     file = Path(source) / "tokenizer_config.json"
-    if file.is_file() and "tokenizer_class" in json.loads(file.read_text(encoding="utf-8")):
+    said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if said.get("tokenizer_class") == ANY_TOKENIZER and "auto_map" not in said:
+        from transformers import TokenizersBackend
+
+        return TokenizersBackend.from_pretrained(source)
+    from transformers import AutoTokenizer, PretrainedConfig
+
+    if "tokenizer_class" in said:
         return AutoTokenizer.from_pretrained(source, config=PretrainedConfig.from_pretrained(source))
     return AutoTokenizer.from_pretrained(source)
+
+
+def forget_tokenizer_class(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Have a tokenizer saved in a folder read as `ANY_TOKENIZER`, with what its own class says of its inputs."""
+    file = folder / "tokenizer_config.json"
+    said = json.loads(file.read_text(encoding="utf-8"))
+    _write(file, {**said, "tokenizer_class": ANY_TOKENIZER, "model_input_names": tokenizer.model_input_names})
 
 
 def folder_fingerprint(folder: Path) -> str:

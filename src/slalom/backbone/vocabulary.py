@@ -7,13 +7,15 @@ import itertools
 import re
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from slalom.types import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CONTEXT = 4  # tokens decoded before those of interest: they settle a leading space and a character cut into bytes
 BLOCK = 16  # tokens decoded after the same context: a larger block decodes longer prefixes, a smaller one more contexts

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import torch
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
+import torch
+
+from slalom.backbone.saved import encoder_facts
 from slalom.constraints.constraint import Constraint, Judgement, Likeliest, Part, first
 from slalom.constraints.encoder import EncoderConstraint, Reads
-from slalom.constraints.loading import card, load_classifier, located
+from slalom.constraints.loading import card, located, open_classifier
 from slalom.errors import SlalomError
 from slalom.types import Draft
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 LEAST_SURE = 0.9  # the probability at which a search may end, however seldom the classifier errs further down
 
@@ -56,13 +61,13 @@ class Classifier(EncoderConstraint, MarginConstraint):
         description: str | None = None,
     ) -> None:
         source = model if isinstance(model, str) else None
-        if isinstance(model, str):
-            model, tokenizer = load_classifier(model)
-        elif tokenizer is None:
+        opened, tokenizer = open_classifier(model) if isinstance(model, str) else (model, tokenizer)
+        if tokenizer is None:
             raise SlalomError("a classifier given as a model object needs its tokenizer too")
-        super().__init__(model, tokenizer, reads, ours=source is not None)
-        self.label = label_index(model.config, label)
-        self.label_name = str(model.config.id2label[self.label])
+        super().__init__(opened, tokenizer, reads, ours=source is not None)
+        labels = encoder_facts(opened).labels
+        self.label = label_index(labels, label)
+        self.label_name = labels[self.label]
         self.name = name or f"classifier:{self.label_name}"
         self.description = description
         if source is not None:
@@ -91,10 +96,9 @@ def margin(logits: torch.Tensor, label: int) -> torch.Tensor:
     return logits[:, label].float() - logits[:, others].float().logsumexp(-1)
 
 
-def label_index(config: PretrainedConfig, label: str | int) -> int:
+def label_index(labels: dict[int, str], label: str | int) -> int:
     """A label's number, from its name (in any case) or its number."""
-    names = {number: str(name) for number, name in config.id2label.items()}
-    for number, name in names.items():
+    for number, name in labels.items():
         if str(label).lower() in (name.lower(), str(number)):
             return number
-    raise SlalomError(f"the classifier has no label {label!r}; choose from {', '.join(names.values())}")
+    raise SlalomError(f"the classifier has no label {label!r}; choose from {', '.join(labels.values())}")

@@ -7,37 +7,40 @@ import functools
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.engines import has_openvino
 from slalom.backbone.hooks import in_this_thread
 from slalom.backbone.placement import is_settled, place
 from slalom.backbone.progress import say
+from slalom.backbone.saved import SavedEncoder, encoder_facts
 from slalom.backbone.vocabulary import Vocabulary, shareable, text_reader
 from slalom.constraints import alignment
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.loading import files_fingerprint
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    Encoder: TypeAlias = PreTrainedModel | SavedEncoder
 
 Reads = Literal["text", "continuation"]  # the prompt followed by the continuation, or the continuation alone
 TOGETHER = 8  # texts read in one pass: more bring nothing but padding, and memory for gradients
 FAST_TOGETHER = 32  # the same on OpenVINO
 REMEMBERED = 4096  # texts an encoder has read
-POSITIONS = 512  # that an encoder has, if its config does not say
 
 # Every LM token as an embedding of an encoder, [V, d], by the encoder, the LM's vocabulary and the device.
-_TABLES: WeakKeyDictionary[PreTrainedModel, WeakKeyDictionary[Vocabulary, dict[torch.device, torch.Tensor]]]
+_TABLES: WeakKeyDictionary[Encoder, WeakKeyDictionary[Vocabulary, dict[torch.device, torch.Tensor]]]
 _TABLES = WeakKeyDictionary()
 _BUILDING = threading.Lock()
 
 # Encoders as OpenVINO runs them; none where torch is faster.
-_FAST: WeakKeyDictionary[PreTrainedModel, Callable[[dict[str, torch.Tensor]], torch.Tensor] | None]
+_FAST: WeakKeyDictionary[Encoder, Callable[[dict[str, torch.Tensor]], torch.Tensor] | None]
 _FAST = WeakKeyDictionary()
 
 # What a conversion is tried on: sentences of the length of a draft.
@@ -90,27 +93,36 @@ class Readings:
                 del self._rows[text]
 
 
-_READINGS: WeakKeyDictionary[PreTrainedModel, Readings] = WeakKeyDictionary()
+_READINGS: WeakKeyDictionary[Encoder, Readings] = WeakKeyDictionary()
 
 
 class EncoderConstraint(Constraint):
     """A constraint whose f is computed by an encoder with a tokenizer of its own. Subclasses give `_outputs` and `_f`.
 
     A model that is `ours`, loaded here by its name and frozen, may be run by a faster engine than torch, and what it
-    says of a text is remembered: one reading serves all constraints that share it.
+    says of a text is remembered: one reading serves all constraints that share it. A saved encoder's weights are read
+    when torch, or anything else, first asks for `model`.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reads: Reads, ours: bool = False
-    ) -> None:
+    def __init__(self, model: Encoder, tokenizer: PreTrainedTokenizerBase, reads: Reads, ours: bool = False) -> None:
         if not tokenizer.is_fast:
             raise SlalomError("the classifier's tokenizer must be a fast one: character offsets are needed to align it")
-        self.model = model.eval()
+        self._given = model if isinstance(model, SavedEncoder) else model.eval()
         self.tokenizer = shareable(tokenizer)
         self.reads, self.ours = known_reads(reads), ours
-        self.longest = min(tokenizer.model_max_length, window(model))
+        self.longest = min(tokenizer.model_max_length, encoder_facts(model).window)
         (special,) = tokenizer(["a"], return_special_tokens_mask=True)["special_tokens_mask"]
         self._before_text, self._after_text = _leading(special), _leading(special[::-1])
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The encoder itself, in evaluation mode."""
+        return self._given.model if isinstance(self._given, SavedEncoder) else self._given
+
+    def _place(self, device: torch.device) -> torch.device:
+        """Have the encoder where an LM on this device needs it; where its inputs belong then."""
+        given = self._given
+        return given.place(device) if isinstance(given, SavedEncoder) else place(given, device)
 
     @abstractmethod
     def _outputs(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -123,8 +135,8 @@ class EncoderConstraint(Constraint):
     def score(self, draft: Draft) -> torch.Tensor:
         """f of the real text, read with the encoder's own tokens: each text but once, those of like length together."""
         texts, device = self._texts(draft), draft.tokens.device
-        home = place(self.model, device)
-        readings = _READINGS.setdefault(self.model, Readings()) if self.ours else Readings()
+        home = self._place(device)
+        readings = _READINGS.setdefault(self._given, Readings()) if self.ours else Readings()
         found = readings.of(texts)
         new = sorted(set(texts) - set(found), key=lambda text: (len(text), text))
         run, together = self._engine(home)
@@ -136,7 +148,7 @@ class EncoderConstraint(Constraint):
             return self._f(torch.stack([found[text] for text in texts])).to(device)
 
     def prepare(self, device: torch.device) -> None:
-        """Place the encoder for an LM on this device, and have the engine now that the first text would wait for."""
+        """Read the encoder's weights, place it for an LM on this device, and have the engine that will run it."""
         self._engine(place(self.model, device))
 
     def _engine(self, home: torch.device) -> tuple[Callable[[dict[str, torch.Tensor]], torch.Tensor], int]:
@@ -147,19 +159,22 @@ class EncoderConstraint(Constraint):
     @functools.cached_property
     def _fast(self) -> Callable[[dict[str, torch.Tensor]], torch.Tensor] | None:
         """The encoder on OpenVINO, where that is installed, can run it and is faster; shared by all that share it."""
-        if not self.ours or is_settled(self.model) or not has_openvino():
+        given = self._given
+        if not self.ours or not has_openvino() or (not isinstance(given, SavedEncoder) and is_settled(given)):
             return None
         from slalom.backbone.openvino_encoder import prepare
 
+        # What is known by its files is not looked into.
+        numbers, files = (torch.nn.Module(), given.files) if isinstance(given, SavedEncoder) else (given, None)
         with _BUILDING:
-            if self.model not in _FAST:
+            if given not in _FAST:
                 example = self._encode(EXAMPLES, torch.device("cpu")).inputs
                 try:
-                    _FAST[self.model] = prepare(self.model, self._outputs, example, files_fingerprint(self.model))
+                    _FAST[given] = prepare(numbers, self._outputs, example, files)
                 except SlalomError as error:
                     say(f"torch is used: {error}")
-                    _FAST[self.model] = None
-            return _FAST[self.model]
+                    _FAST[given] = None
+            return _FAST[given]
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """The collected gradient of each position times each candidate's embedding, a few rows at a time."""
@@ -204,13 +219,13 @@ class EncoderConstraint(Constraint):
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
         """Refuses nothing, but places the encoder now; the table is built for the samplers that need gradients."""
-        place(self.model, vocabulary.device)
+        self._place(vocabulary.device)
 
     def _table(self, vocabulary: Vocabulary) -> torch.Tensor:
         """Every LM token as an embedding of the encoder, built once for all constraints that share it: [V, d]."""
         embeddings = self.model.get_input_embeddings().weight.detach()
         with _BUILDING:
-            tables = _TABLES.setdefault(self.model, WeakKeyDictionary()).setdefault(vocabulary, {})
+            tables = _TABLES.setdefault(self._given, WeakKeyDictionary()).setdefault(vocabulary, {})
             if embeddings.device not in tables:
                 with torch.inference_mode(False), torch.no_grad():  # a table is part of graphs later
                     tables[embeddings.device] = alignment.candidate_table(vocabulary, self.tokenizer, embeddings)
@@ -256,21 +271,12 @@ class EncoderConstraint(Constraint):
 
     def _padded(self, rows: list[dict[str, list[int]]], device: torch.device) -> dict[str, torch.Tensor]:
         """Right-padded inputs, and the encoder, on the LM's device; on the encoder's, if that must stay where it is."""
-        home = place(self.model, device)
+        home = self._place(device)
         filling = {"input_ids": self.tokenizer.pad_token_id or 0, "token_type_ids": self.tokenizer.pad_token_type_id}
         return {
             key: pad_sequence([torch.tensor(row[key]) for row in rows], True, filling.get(key, 0)).to(home)
             for key in rows[0]
         }
-
-
-def window(model: PreTrainedModel) -> int:
-    """How many tokens an encoder reads: its positions, less those that RoBERTa's kind counts from."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return int(module.num_embeddings) - int(module.padding_idx) - 1
-    said = getattr(model.config, "max_position_embeddings", None)
-    return said if said and said > 0 else POSITIONS
 
 
 def _leading(marks: list[int]) -> int:

@@ -7,25 +7,21 @@ import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerBase
 
 from slalom.backbone import cache, weights
 from slalom.backbone.progress import quiet_transformers
-from slalom.backbone.saved import folder_fingerprint, read_tokenizer
+from slalom.backbone.saved import SavedEncoder, folder_fingerprint, forget_tokenizer_class, read_tokenizer
 from slalom.backbone.vocabulary import shareable
 from slalom.errors import SlalomError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SHIPPED = Path(__file__).parent / "shipped"
-
-# Fingerprints of folders in the cache, by the frozen model that was read from each.
-_FILES: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()
+MERGED = b"2"  # the form of merged adapters in the cache
 
 
 def located(source: str) -> Path:
@@ -35,34 +31,41 @@ def located(source: str) -> Path:
 
 
 @lru_cache(maxsize=8)
-def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """`read_classifier`, cached: callers share one frozen model, and an adapter is merged into its encoder but once."""
+def open_classifier(source: str) -> tuple[PreTrainedModel | SavedEncoder, PreTrainedTokenizerBase]:
+    """`read_classifier`, cached: callers share one frozen model.
+
+    An adapter is merged into its encoder but once, and the two stay on disk until their weights are asked for.
+    """
     if not (located(source) / "adapter_config.json").is_file():
         return read_classifier(source)
     try:
         folder = _merged(located(source))
-        model, tokenizer = read_classifier(str(folder))
     except SlalomError:  # the cache cannot be written; what is wrong with the adapter is said here
         return read_classifier(source)
-    _FILES[model] = folder_fingerprint(folder)
-    return model, tokenizer
+    saved = SavedEncoder(folder, torch.float32, lambda: read_classifier(str(folder))[0])
+    with quiet_transformers():
+        return saved, shareable(read_tokenizer(str(folder)))
 
 
-def files_fingerprint(model: PreTrainedModel) -> str | None:
-    """That of the folder in the cache that a model was read from, which stands for its numbers; none for others."""
-    return _FILES.get(model)
+def load_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The same, with its weights."""
+    opened, tokenizer = open_classifier(source)
+    return opened.model if isinstance(opened, SavedEncoder) else opened, tokenizer
 
 
 def _merged(folder: Path) -> Path:
     """An adapter and its encoder as one saved classifier in the cache folder, which loads in a fraction of the time."""
     body = weights.ensure(_body(folder))
     contents = [file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()]
-    own = hashlib.sha256(b"".join([folder_fingerprint(body).encode(), *contents])).hexdigest()[:16]
+    own = hashlib.sha256(b"".join([MERGED, folder_fingerprint(body).encode(), *contents])).hexdigest()[:16]
 
     def save(target: Path) -> None:
         with quiet_transformers():
-            for part in read_classifier(str(folder)):
-                part.save_pretrained(target)
+            model, tokenizer = read_classifier(str(folder))
+            model.save_pretrained(target)
+            tokenizer.save_pretrained(target)
+            if tokenizer.is_fast:
+                forget_tokenizer_class(target, tokenizer)
 
     return cache.made_once(cache.home() / "classifiers" / f"{folder.name}-{own}", save)
 
@@ -74,6 +77,8 @@ def _body(folder: Path) -> str:
 
 def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A sequence classifier ready to score, in float32 and frozen: a shipped one, a folder or a hub name."""
+    from transformers import AutoModelForSequenceClassification
+
     folder = located(source)
     weights.check_path(source)
     try:
@@ -98,18 +103,26 @@ def read_classifier(source: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 
 @lru_cache(maxsize=2)
-def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """An embedded encoder and its tokenizer, in float32 and frozen."""
+def open_encoder(name: str) -> tuple[SavedEncoder, PreTrainedTokenizerBase]:
+    """An embedded encoder, on disk until its weights are asked for, and its tokenizer."""
     folder = weights.ensure(name)
     with quiet_transformers():
-        model = AutoModel.from_pretrained(folder, dtype=torch.float32)
-        _FILES[model] = folder_fingerprint(folder)
-        return model.eval().requires_grad_(False), shareable(read_tokenizer(str(folder)))
+        tokenizer = shareable(read_tokenizer(str(folder)))
+    return SavedEncoder(folder, torch.float32, lambda: _read_encoder(folder)), tokenizer
+
+
+def _read_encoder(folder: Path) -> PreTrainedModel:
+    """In float32 and frozen."""
+    from transformers import AutoModel
+
+    with quiet_transformers():
+        return AutoModel.from_pretrained(folder, dtype=torch.float32).requires_grad_(False)
 
 
 def _load_adapter(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """An adapter merged into its encoder."""
     from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification
 
     body = weights.ensure(_body(folder))
     names = dict(enumerate(card(folder)["labels"]))

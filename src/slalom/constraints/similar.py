@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.constraints.constraint import Likeliest, first
 from slalom.constraints.encoder import EncoderConstraint, Reads
-from slalom.constraints.loading import load_encoder
+from slalom.constraints.loading import open_encoder
 from slalom.errors import SlalomError
 from slalom.types import Draft
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ENCODER = "minilm-l6"
 SCALE = 8.0  # half a cosine above the least is what a classifier gives that is sure
@@ -34,16 +38,14 @@ class Similar(EncoderConstraint):
             raise SlalomError("the text to be similar to is empty; give at least one word")
         if not -1 < least < 1:
             raise SlalomError(f"least is {least:g}; it must be a cosine, above -1 and below 1")
-        ours = model is None
-        if model is None:
-            model, tokenizer = load_encoder(ENCODER)
-        elif tokenizer is None:
+        opened, tokenizer = open_encoder(ENCODER) if model is None else (model, tokenizer)
+        if tokenizer is None:
             raise SlalomError("an encoder given as a model object needs its tokenizer too")
-        super().__init__(model, tokenizer, reads, ours)
+        super().__init__(opened, tokenizer, reads, ours=model is None)
         self.text, self.least = text, least
         self.name = f"similar:{text}"
         with torch.no_grad():
-            self._wished = self._outputs(self._encode([text], model.device).inputs)  # [1, d]
+            self._wished = self._outputs(self._encode([text], self.model.device).inputs)  # [1, d]
 
     def describe(self, likeliest: Likeliest = first) -> str:
         """What it should be like."""

@@ -7,18 +7,22 @@ least-squares map between the two tables on their shared vocabulary; the LM's ta
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone.placement import place
+from slalom.backbone.saved import EncoderFacts, window
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.classifier import MarginConstraint, label_index, margin
-from slalom.constraints.encoder import Reads, dot_products, known_reads, window
+from slalom.constraints.encoder import Reads, dot_products, known_reads
 from slalom.constraints.loading import card, load_classifier, load_projection
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class TableEncoder(nn.Module):
@@ -62,10 +66,11 @@ class TableClassifier(MarginConstraint):
         self.description = description
         body, tokenizer = load_classifier(str(folder))
         self.encoder = TableEncoder(body, tokenizer, load_projection(folder)).eval().requires_grad_(False)
-        self.label = label_index(body.config, label)
+        labels = EncoderFacts.of(body).labels
+        self.label = label_index(labels, label)
         self.lm = card(folder)["lm"]
         self.reads = known_reads(reads)
-        self.label_name = str(body.config.id2label[self.label])
+        self.label_name = labels[self.label]
         self.name = name or f"classifier:{self.label_name}"
 
     def score(self, draft: Draft) -> torch.Tensor:

@@ -12,6 +12,8 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from slalom.backbone.importing import without_collection
+
 if TYPE_CHECKING:
     from slalom.backbone.engines import EngineName
     from slalom.decoding.scheduler import RowReport
@@ -47,8 +49,9 @@ def print_start(model: str, engine: EngineName, begun: float, entered: float) ->
     The process was begun and Python entered at these times; the command's own module is imported already.
     """
     marks = {"python": entered}
-    import slalom.api
-    import slalom.constraints
+    with without_collection():
+        import slalom.api
+        import slalom.constraints
 
     marks["imports"] = time.time()
     lm = slalom.api.load(model, engine=engine)

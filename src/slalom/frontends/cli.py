@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.core import TyperGroup
 
+from slalom.backbone.importing import without_collection
 from slalom.errors import SlalomError
 from slalom.frontends.batch.command import batch_rows
 from slalom.frontends.eval_commands import (
@@ -135,8 +136,9 @@ def generate(
     typed = _prompts(prompts or [], prompts_file)
     wanted = make_spec((given or {}) | ({"prompts": typed} if typed else {}), spec)
 
-    from slalom.api import load
-    from slalom.backbone.model import DEFAULT
+    with without_collection():
+        from slalom.api import load
+        from slalom.backbone.model import DEFAULT
 
     with _status("loading"):
         lm = load(wanted.model or DEFAULT, device=wanted.device, dtype=wanted.dtype, engine=wanted.engine)

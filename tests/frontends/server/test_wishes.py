@@ -58,7 +58,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def tiny_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny classifiers and a tiny encoder instead of the shipped ones, which would have to be fetched."""
-    read = classifier.load_classifier
+    read = classifier.open_classifier
 
     def load(source: str) -> tuple[Any, Any]:
         if source not in LABELS:
@@ -67,12 +67,12 @@ def tiny_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
         return model.float().requires_grad_(False), tokenizer
 
     @functools.cache
-    def load_encoder(name: str) -> tuple[Any, Any]:
+    def open_encoder(name: str) -> tuple[Any, Any]:
         model, tokenizer = tiny_classifier()
         return model.float().requires_grad_(False).bert, tokenizer
 
-    monkeypatch.setattr(classifier, "load_classifier", load)
-    monkeypatch.setattr(similar, "load_encoder", load_encoder)
+    monkeypatch.setattr(classifier, "open_classifier", load)
+    monkeypatch.setattr(similar, "open_encoder", open_encoder)
 
 
 def refusing(what: str) -> Callable[..., Any]:
@@ -90,7 +90,7 @@ def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
         (loading, "read_classifier"),
         (loading, "load_file"),
         (lm_steer, "load_file"),
-        (classifier, "load_classifier"),
+        (classifier, "open_classifier"),
         (weights, "ensure"),
         (builtins, "open"),
         (io, "open"),

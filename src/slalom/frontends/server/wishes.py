@@ -15,14 +15,14 @@ from importlib.metadata import EntryPoint
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PretrainedConfig
 
+from slalom.backbone.saved import encoder_facts
 from slalom.constraints import Sentiment, Similar, Toxicity, classifier
 from slalom.constraints.classifier import MarginConstraint, label_index
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
 from slalom.constraints.encoder import EncoderConstraint
-from slalom.constraints.loading import load_classifier
+from slalom.constraints.loading import open_classifier
 from slalom.constraints.plugins import constraint_of, load_kind, registered
 from slalom.constraints.sentiment import DESCRIPTIONS
 from slalom.decoding import SAMPLERS, lm_steer
@@ -43,8 +43,8 @@ NO_WISH = Custom(lambda prompt, text: 0.0, name="no wish", satisfied_at=0.0)  # 
 class Registered(NamedTuple):
     """A classifier that requests may name."""
 
-    config: PretrainedConfig
-    wishes: dict[int, MarginConstraint]  # one a label, by its number
+    labels: dict[int, str]  # by number
+    wishes: dict[int, MarginConstraint]  # one a label, likewise
 
 
 class Wishes:
@@ -100,7 +100,7 @@ class Wishes:
             yield "detoxify", self._shipped["detoxify"]
         if spec.classifier and spec.label:
             known = self._classifiers[spec.classifier]
-            wish = copy.copy(known.wishes[label_index(known.config, spec.label)])
+            wish = copy.copy(known.wishes[label_index(known.labels, spec.label)])
             wish.description = spec.description
             yield "classifier", wish
         for name, argument in spec.constraints.items():
@@ -174,9 +174,9 @@ def _preset_knobs(sampler: str) -> list[dict[str, Any]]:
 
 def _registered(source: str) -> Registered:
     """Load a classifier, and make a wish of each of its labels."""
-    model, _ = load_classifier(source)
-    made = [classifier(source, str(name)) for name in model.config.id2label.values()]
-    return Registered(model.config, {label_index(model.config, wish.label_name): wish for wish in made})
+    labels = encoder_facts(open_classifier(source)[0]).labels
+    made = [classifier(source, name) for name in labels.values()]
+    return Registered(labels, {label_index(labels, wish.label_name): wish for wish in made})
 
 
 def _known_plugins(names: list[str]) -> dict[str, EntryPoint]:
