@@ -147,7 +147,9 @@ def _is_steady(run: Encode, example: dict[str, torch.Tensor]) -> bool:
     """Whether a text's outputs are the same to the last bit alone, among more texts and beside a longer one."""
     outputs = run(example)
     short = {name: tensor[:, :LENGTHS] for name, tensor in example.items()}
-    wide = {name: torch.cat([tensor, torch.zeros_like(example[name][:, LENGTHS:])], 1) for name, tensor in short.items()}
+    wide = {
+        name: torch.cat([tensor, torch.zeros_like(example[name][:, LENGTHS:])], 1) for name, tensor in short.items()
+    }
     fewer = [run({name: tensor[:count] for name, tensor in example.items()}) for count in (1, 2, 3)]
     more = run({name: tensor.repeat(4, 1) for name, tensor in example.items()})
     same = [torch.equal(rows, outputs[: len(rows)]) for rows in fewer]
