@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from transformers import RobertaConfig, RobertaForSequenceClassification, Robert
 
 from slalom.api import SteerableModel
 from slalom.backbone import openvino_encoder
-from slalom.backbone.openvino_encoder import compiled, converted
+from slalom.backbone.openvino_encoder import compiled, converted, possible_ways, prepare
 from slalom.backbone.saved import window
 from slalom.constraints import classifier as open_classifier
 from slalom.constraints import encoder
@@ -20,6 +22,8 @@ from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
 from tests.conftest import tiny_classifier, tiny_lm, word_piece_tokenizer
 from tests.helpers import draft_of, one_hots
+
+TEXTS = ["good", "the food was bad", "we like the warm and lovely day by the river", "a"]
 
 
 def test_a_text_cannot_write_the_classifiers_control_tokens(good: Classifier) -> None:
@@ -137,16 +141,71 @@ def saved(folder: Path) -> str:
     return str(folder)
 
 
-def test_openvino_reads_nearly_as_torch_does_and_the_same_in_any_batch(llama: SteerableModel, tmp_path: Path) -> None:
-    constraint = Classifier(saved(tmp_path), "good")
-    texts = ["good", "the food was bad", "we like the warm and lovely day by the river", "a"]
-    encoded = constraint._encode(texts, torch.device("cpu")).inputs
-    fast = compiled(converted(constraint.model, constraint._outputs, encoded), keep=False)
-    together = fast(encoded)
-    assert torch.allclose(together.softmax(-1), constraint._outputs(encoded).softmax(-1), atol=0.02)
-    for row, text in enumerate(texts):
-        alone = fast(constraint._encode([text], torch.device("cpu")).inputs)
-        assert alone[0].tolist() == together[row].tolist()
+@pytest.fixture
+def on_openvino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Classifier:
+    """A classifier that has not been converted yet."""
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path / "home"))
+    return Classifier(saved(tmp_path / "saved"), "good")
+
+
+def inputs_of(constraint: Classifier, texts: list[str]) -> dict[str, torch.Tensor]:
+    return constraint._encode(texts, torch.device("cpu")).inputs
+
+
+def found(constraint: Classifier) -> dict[str, Any]:
+    """What the conversion found out."""
+    folder = converted(constraint.model, constraint._outputs, inputs_of(constraint, TEXTS))
+    return json.loads((folder / "found.json").read_text(encoding="utf-8"))
+
+
+def test_openvino_reads_nearly_as_torch_does(on_openvino: Classifier) -> None:
+    inputs = inputs_of(on_openvino, TEXTS)
+    folder, expected = converted(on_openvino.model, on_openvino._outputs, inputs), on_openvino._outputs(inputs)
+    for way in possible_ways():
+        assert torch.allclose(compiled(folder, way, keep=False)(inputs).softmax(-1), expected.softmax(-1), atol=0.02)
+
+
+def test_a_text_is_read_the_same_to_the_last_bit_in_any_batch(on_openvino: Classifier) -> None:
+    folder = converted(on_openvino.model, on_openvino._outputs, inputs_of(on_openvino, TEXTS))
+    beside = [" ".join(["the warm food"] * count) for count in range(1, 17)]  # up to 50 tokens
+    for way in possible_ways():
+        fast = compiled(folder, way, keep=False)
+        for text in TEXTS:
+            alone = fast(inputs_of(on_openvino, [text]))[0].tolist()
+            for others in (beside[:1], beside[-1:], beside[:7], 2 * beside[:15] + beside[-1:]):
+                assert fast(inputs_of(on_openvino, [text, *others]))[0].tolist() == alone
+
+
+@pytest.mark.parametrize("fails", ["_is_close", "_is_steady"])
+def test_a_way_that_is_not_close_or_not_steady_is_not_taken(
+    on_openvino: Classifier, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    monkeypatch.setattr(openvino_encoder, fails, lambda run, *given: False)
+    assert list(found(on_openvino)["milliseconds"]) == ["torch"]
+    assert prepare(on_openvino.model, on_openvino._outputs, inputs_of(on_openvino, TEXTS)) is None
+
+
+def test_outputs_off_by_a_part_of_their_spread_are_not_close() -> None:
+    wanted = torch.tensor([[-2.0, 2.0], [2.0, -2.0]])  # a spread of 2.3
+    for error, close in ((0.01, True), (0.5, False), (float("nan"), False)):
+        assert openvino_encoder._is_close(lambda inputs, error=error: wanted + error, {}, wanted) == close
+
+
+def test_outputs_that_depend_on_the_batch_or_on_the_padding_are_not_steady() -> None:
+    example = {"input_ids": torch.ones(8, 20)}
+    for run, steady in (
+        (lambda inputs: inputs["input_ids"].sum(1, keepdim=True), True),
+        (lambda inputs: inputs["input_ids"].sum(1, keepdim=True) + len(inputs["input_ids"]), False),
+        (lambda inputs: inputs["input_ids"].mean(1, keepdim=True), False),
+    ):
+        assert openvino_encoder._is_steady(run, example) == steady
+
+
+def test_the_fastest_way_is_taken_and_kept_by_name(on_openvino: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    milliseconds = {"torch": 3.0, "bf16": 2.0, "f32": 1.0}
+    monkeypatch.setattr(openvino_encoder, "_race", lambda runs, example: milliseconds)
+    assert found(on_openvino) == {"way": "f32", "milliseconds": milliseconds}
+    assert prepare(on_openvino.model, on_openvino._outputs, inputs_of(on_openvino, TEXTS)) is not None
 
 
 def test_a_conversion_is_found_by_the_models_files_or_else_by_its_numbers(

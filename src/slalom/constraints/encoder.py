@@ -164,13 +164,12 @@ class EncoderConstraint(Constraint):
             return None
         from slalom.backbone.openvino_encoder import prepare
 
-        # What is known by its files is not looked into.
-        numbers, files = (torch.nn.Module(), given.files) if isinstance(given, SavedEncoder) else (given, None)
+        known = given.files if isinstance(given, SavedEncoder) else given
         with _BUILDING:
             if given not in _FAST:
                 example = self._encode(EXAMPLES, torch.device("cpu")).inputs
                 try:
-                    _FAST[given] = prepare(numbers, self._outputs, example, files)
+                    _FAST[given] = prepare(known, self._outputs, example)
                 except SlalomError as error:
                     say(f"torch is used: {error}")
                     _FAST[given] = None
