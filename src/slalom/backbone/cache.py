@@ -32,6 +32,14 @@ def made_once(place: Path, make: Callable[[Path], None]) -> Path:
     return place
 
 
+def write(file: Path, text: str) -> None:
+    """Write a small file beside its place and rename it into it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(f".{os.getpid()}")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(file)
+
+
 @contextlib.contextmanager
 def file_lock(place: Path) -> Iterator[None]:
     """Hold the lock file of a folder; a second process waits for the first instead of doing the work again."""

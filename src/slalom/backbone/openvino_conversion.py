@@ -27,7 +27,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from slalom.backbone import progress
 from slalom.backbone.engine import Engine, TransformersEngine
-from slalom.backbone.openvino_engine import OpenVINOEngine, Way, compiled
+from slalom.backbone.openvino_engine import OpenVINOEngine, Way
+from slalom.backbone.openvino_graph import compiled
 from slalom.backbone.openvino_pass import steady_rows
 from slalom.errors import SlalomError
 from slalom.types import Tokens
@@ -49,10 +50,7 @@ def make(model: PreTrainedModel, target: Path) -> None:
             raise SlalomError(f"openvino could not convert the model ({_reason(error)}); use torch") from error
         compressed = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)
         ov.save_model(compressed, target / "model.xml", compress_to_fp16=False)
-        try:
-            way = _steadiest(target, model)
-        except Exception as error:
-            raise SlalomError(f"openvino cannot run the model ({_reason(error)}); use the torch engine") from error
+        way = _steadiest(target, model)
         engines: dict[str, Engine] = {"torch": TransformersEngine(model), "openvino": OpenVINOEngine(target, way)}
         _check(engines)
         found = {"way": way._asdict(), "milliseconds": _race(engines)}
@@ -66,11 +64,17 @@ def _reason(error: Exception) -> str:
 
 def _steadiest(folder: Path, model: PreTrainedModel) -> Way:
     """The first way of quantising activations with which a row's logits do not depend on its batch."""
-    config = model.config.get_text_config()
-    size, longest = config.vocab_size, config.max_position_embeddings
+    config, failures = model.config.get_text_config(), list[Exception]()
     for group in GROUPS:
-        if (least := steady_rows(compiled(folder, group), size, longest)) is not None:
+        try:
+            least = steady_rows(compiled(folder, group), config.vocab_size, config.max_position_embeddings)
+        except Exception as error:  # this CPU has no kernel for it
+            failures.append(error)
+            continue
+        if least is not None:
             return Way(group, least)
+    if len(failures) == len(GROUPS):
+        raise SlalomError(f"openvino cannot run the model ({_reason(failures[-1])}); use the torch engine")
     return Way(GROUPS[-1], 1)  # as steady as it gets: rounding errors are left
 
 

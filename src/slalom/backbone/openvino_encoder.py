@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from slalom.backbone import cache, progress
-from slalom.backbone.openvino_engine import compile_model
+from slalom.backbone.openvino_graph import compile_model
 from slalom.errors import SlalomError
 
 # Inputs are padded to multiples of this: whole vectors. Sums over the padding are added up in vectors; shifted within

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import openvino as ov
 import torch
-from openvino import opset13 as ops
-from openvino._offline_transformations import paged_attention_transformation
 
 from slalom.backbone import cache, openvino_pass, progress
 from slalom.backbone.engine import Memory, Pass, Prefix
 from slalom.backbone.engines import FAILURES
+from slalom.backbone.openvino_graph import compiled
 from slalom.backbone.openvino_pass import Graph, OpenVINOPass
 from slalom.backbone.saved import SavedModel, known_as
 from slalom.errors import SlalomError
@@ -29,15 +25,7 @@ from slalom.types import Tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SETTINGS = {
-    "PERFORMANCE_HINT": "LATENCY",
-    "INFERENCE_PRECISION_HINT": "f32",
-    "KV_CACHE_PRECISION": "f32",
-}
 LAYOUT = 3  # of a converted model's folder
-COMPILED = "compiled"  # in a converted model's folder: what OpenVINO keeps of it to compile it faster
-
-_COMPILING = threading.Lock()
 
 
 class Way(NamedTuple):
@@ -54,7 +42,7 @@ class OpenVINOEngine:
 
     def __init__(self, folder: Path, way: Way) -> None:
         self._making: concurrent.futures.Future[Graph] = concurrent.futures.Future()
-        threading.Thread(target=self._make, args=(folder, way), daemon=True).start()
+        threading.Thread(target=self._make, args=(folder, way)).start()
 
     @functools.cached_property
     def graph(self) -> Graph:
@@ -133,10 +121,7 @@ def _convert(model: PreTrainedModel | SavedModel, target: Path) -> None:
 
 def _remember(failure: Path, model: str, reason: str) -> None:
     """Write down why a model could not be converted."""
-    failure.parent.mkdir(parents=True, exist_ok=True)
-    beside = failure.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps({"model": model, "reason": reason}) + "\n", encoding="utf-8")
-    beside.replace(failure)
+    cache.write(failure, json.dumps({"model": model, "reason": reason}) + "\n")
 
 
 def _fingerprint(model: PreTrainedModel | SavedModel) -> str:
@@ -148,46 +133,3 @@ def _fingerprint(model: PreTrainedModel | SavedModel) -> str:
         own = [model.config.to_json_string(), *map(str, sums)]
     versions = [importlib.metadata.version(package) for package in ("openvino", "nncf", "torch")]
     return hashlib.sha256(json.dumps([LAYOUT, own, versions]).encode()).hexdigest()[:16]
-
-
-def compiled(folder: Path, group: str) -> ov.CompiledModel:
-    """The graph of a converted LM, compiled.
-
-    Anew each time: OpenVINO cannot keep a graph whose cache lies in blocks.
-    """
-    with _COMPILING:
-        graph = ov.Core().read_model(folder / "model.xml")
-    _use_blocks(graph)
-    return ov.Core().compile_model(graph, "CPU", SETTINGS | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group})
-
-
-def _use_blocks(graph: ov.Model) -> None:
-    """Put the cache into blocks, and compute only the logits that are wanted: of these tokens of all that are read."""
-    paged_attention_transformation(graph)
-    for parameter in list(graph.get_parameters()):
-        if not parameter.output(0).get_target_inputs():
-            graph.remove_parameter(parameter)
-    graph.input("input_ids").get_node().set_partial_shape(ov.PartialShape([-1]))
-    wanted = ops.parameter([-1], ov.Type.i64, name="wanted")
-    wanted.output(0).get_tensor().set_names({"wanted"})
-    head = graph.outputs[0].get_node()
-    while head.get_type_name() != "MatMul":
-        head = head.input_value(0).get_node()
-    chosen = ops.gather(head.input_value(0), wanted, ops.constant(0))
-    head.input(0).replace_source_output(chosen.output(0))
-    graph.add_parameters([wanted])
-    graph.validate_nodes_and_infer_types()
-
-
-def compile_model(folder: Path, settings: dict[str, str], keep: bool = True) -> ov.CompiledModel:
-    """The graph in a folder, compiled; what OpenVINO can use of that next time is kept if it may be.
-
-    Not beside anything else: to read what it kept, OpenVINO changes the locale of the whole process for a moment.
-    """
-    kept = folder / COMPILED
-    if not keep or not os.access(folder, os.W_OK):
-        return ov.Core().compile_model(folder / "model.xml", "CPU", settings)
-    # With its weights: without them (OPTIMIZE_SIZE), OpenVINO 2026.4 reads back other numbers than it wrote.
-    settings = settings | {"CACHE_DIR": str(kept), "CACHE_MODE": "OPTIMIZE_SPEED"}
-    with _COMPILING, contextlib.nullcontext() if any(kept.glob("*.blob")) else cache.file_lock(folder):
-        return ov.Core().compile_model(folder / "model.xml", "CPU", settings)

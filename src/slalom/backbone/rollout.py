@@ -170,7 +170,7 @@ def rollout(
         at = places[live]
         logits = _logits(run, prompts.prefix.logits, rows[order], step, out.tokens, places, live)
         count_passes(len(live))
-        scores = rules.penalised(logits, live, out.tokens, at).masked_fill(rules.banned[live], -torch.inf)
+        scores = rules.penalised(logits, live, out.tokens, at).masked_fill(_of(rules.banned, live), -torch.inf)
         chosen = choose(scores, live, at)
         if bias is not None:
             biased, vectors = bias(at, order[live], logits)
@@ -181,7 +181,7 @@ def rollout(
         out.ended[live] |= ended
         out.tokens[live, at] = chosen
 
-        best = logits.masked_fill(rules.never[live], -torch.inf).topk(top_k).indices
+        best = logits.masked_fill(_of(rules.never, live), -torch.inf).topk(top_k).indices
         own = torch.cat([chosen[:, None], best, asked[live].clamp(min=0)], dim=-1)
         out.candidates[live, at] = own
         log_probs = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
@@ -288,6 +288,11 @@ def _stacked(masks: list[torch.Tensor], usual: torch.Tensor) -> torch.Tensor:
     if all(mask is masks[0] for mask in masks):
         return (masks[0] if masks else usual).expand(len(masks), -1)
     return torch.stack(masks)
+
+
+def _of(masks: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Some rows of masks [B, V]; [1, V] if all are the same one, which is not copied then."""
+    return masks[:1] if masks.stride(0) == 0 else masks[rows]
 
 
 def _padded(rows: Sequence[list[int]], device: torch.device, least: int = 0) -> torch.Tensor:
