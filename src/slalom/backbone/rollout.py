@@ -170,7 +170,7 @@ def rollout(
         at = places[live]
         logits = _logits(run, prompts.prefix.logits, rows[order], step, out.tokens, places, live)
         count_passes(len(live))
-        scores = rules.penalised(logits, live, out.tokens, at).masked_fill(_of(rules.banned, live), -torch.inf)
+        scores = rules.allowed(logits, live, out.tokens, at)
         chosen = choose(scores, live, at)
         if bias is not None:
             biased, vectors = bias(at, order[live], logits)
@@ -181,12 +181,13 @@ def rollout(
         out.ended[live] |= ended
         out.tokens[live, at] = chosen
 
-        best = logits.masked_fill(_of(rules.never, live), -torch.inf).topk(top_k).indices
-        own = torch.cat([chosen[:, None], best, asked[live].clamp(min=0)], dim=-1)
-        out.candidates[live, at] = own
-        log_probs = logits.gather(-1, own) - logits.logsumexp(-1, keepdim=True)
-        out.candidate_log_probs[live, at] = log_probs
-        out.log_probs[live, at] = log_probs[:, 0]
+        extras = asked[live].clamp(min=0)
+        total = logits.logsumexp(-1, keepdim=True)
+        first, last = (logits.gather(-1, tokens) for tokens in (chosen[:, None], extras))
+        best = logits.masked_fill_(_of(rules.never, live), -torch.inf).topk(top_k)  # the last use of these logits
+        out.candidates[live, at] = torch.cat([chosen[:, None], best.indices, extras], dim=-1)
+        out.candidate_log_probs[live, at] = torch.cat([first, best.values, last], dim=-1) - total
+        out.log_probs[live, at] = (first - total)[:, 0]
     back = order.argsort()
     written = (out.tokens[back], out.lengths[back], out.log_probs[back], out.ended[back])
     draft = finished(lm, owners, *written, listed)
@@ -248,6 +249,13 @@ class _Rules(NamedTuple):
             _stacked([never if one.forbidden is None else never | one.forbidden.tokens for one in limits], never),
             _padded([list(prompt.begun_ids) for prompt in prompts], fixed.device),
         )
+
+    def allowed(
+        self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits [a, V] of some rows after the repetition penalty, without what may not be written: a new tensor."""
+        scores, banned = self.penalised(logits, rows, tokens, places), _of(self.banned, rows)
+        return scores.masked_fill(banned, -torch.inf) if scores is logits else scores.masked_fill_(banned, -torch.inf)
 
     def penalised(
         self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
