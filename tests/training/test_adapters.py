@@ -133,12 +133,12 @@ def test_an_adapter_read_from_the_cache_is_known_by_its_files_and_any_other_mode
     known.model.save_pretrained(tmp_path / "saved")
     known.tokenizer.save_pretrained(tmp_path / "saved")
     other = Classifier(str(tmp_path / "saved"), "good")
-    given: list[str | None] = []
-    monkeypatch.setattr(openvino_encoder, "prepare", lambda model, encode, example, files: given.append(files))
+    given: list[object] = []
+    monkeypatch.setattr(openvino_encoder, "prepare", lambda model, encode, example: given.append(model))
     for constraint in (known, other):
         constraint.prepare(torch.device("cpu"))
     (folder,) = (tmp_path / "home" / "classifiers").glob("tone-*")
-    assert given == [folder_fingerprint(folder), None]
+    assert given == [folder_fingerprint(folder), other.model]
 
 
 def test_an_adapters_weights_stay_on_disk_until_a_gradient_is_asked_for(
