@@ -107,12 +107,11 @@ def test_the_shipped_classifier_knows_neutral(default_lm: slalom.SteerableModel,
 
 
 @torch.inference_mode()
-def test_a_texts_logits_are_the_same_to_the_last_bit_whoever_is_read_beside_it(
-    default_lm: slalom.SteerableModel,
-) -> None:
-    engine = default_lm.engine
-    if engine.name != "openvino":
-        pytest.skip("torch has rounding errors that depend on the batch")
+def test_a_texts_logits_on_openvino_are_the_same_whoever_is_read_beside_it() -> None:
+    """To the last bit where activations have eight bits, which round a last bit up to another text."""
+    lm = slalom.load(engine="openvino")
+    engine = lm.engine
+    close = 0.0 if engine.way.group != "0" else 1e-3
     numbers = torch.Generator().manual_seed(0)
     ids = torch.randint(10, 40_000, (40, 90), generator=numbers)
     ids[::3, :40] = ids[0, :40]  # some begin alike
@@ -121,15 +120,15 @@ def test_a_texts_logits_are_the_same_to_the_last_bit_whoever_is_read_beside_it(
 
     def logits_of(rows: list[int]) -> torch.Tensor:
         """Of every position, [B, 13, V]."""
-        prompts = default_lm.pad([ids[row, : lengths[row]].tolist() for row in rows])
+        prompts = lm.pad([ids[row, : lengths[row]].tolist() for row in rows])
         prefix, each = engine.prefill(prompts), torch.arange(len(rows))
         run = engine.start(prefix, each, [0] * len(rows), 12, None)
         return torch.stack([prefix.logits, *(run.read(step, following[rows][:, step], each) for step in range(12))], 1)
 
     together = logits_of(list(range(40)))
     for row in range(0, 40, 4):
-        assert logits_of([row])[0].equal(together[row])
-    assert logits_of([8, 3, 5])[0].equal(together[8])
+        assert (logits_of([row])[0] - together[row]).abs().max() <= close
+    assert (logits_of([8, 3, 5])[0] - together[8]).abs().max() <= close
 
 
 @pytest.mark.parametrize(("name", "label"), [("sentiment", "negative"), ("toxicity", "clean")])

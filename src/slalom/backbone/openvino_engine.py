@@ -41,6 +41,7 @@ class OpenVINOEngine:
     name = "openvino"
 
     def __init__(self, folder: Path, way: Way) -> None:
+        self.way = way
         self._making: concurrent.futures.Future[Graph] = concurrent.futures.Future()
         threading.Thread(target=self._make, args=(folder, way)).start()
 
