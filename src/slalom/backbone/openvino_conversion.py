@@ -29,7 +29,7 @@ from slalom.backbone import progress
 from slalom.backbone.engine import Engine, TransformersEngine
 from slalom.backbone.openvino_engine import OpenVINOEngine, Way
 from slalom.backbone.openvino_graph import compiled
-from slalom.backbone.openvino_pass import steady_rows
+from slalom.backbone.openvino_pass import TRIED, steady_rows
 from slalom.errors import SlalomError
 from slalom.types import Tokens
 
@@ -47,7 +47,8 @@ def make(model: PreTrainedModel, target: Path) -> None:
         try:
             graph = convert(model)
         except Exception as error:
-            raise SlalomError(f"openvino could not convert the model ({_reason(error)}); use torch") from error
+            reason = str(error).strip().splitlines()[0]
+            raise SlalomError(f"openvino could not convert the model ({reason}); use the torch engine") from error
         compressed = nncf.compress_weights(graph, mode=nncf.CompressWeightsMode.INT8_SYM)
         ov.save_model(compressed, target / "model.xml", compress_to_fp16=False)
         way = _steadiest(target, model)
@@ -57,24 +58,21 @@ def make(model: PreTrainedModel, target: Path) -> None:
         (target / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def _reason(error: Exception) -> str:
-    """What OpenVINO says last: where it happened comes before."""
-    return str(error).strip().splitlines()[-1]
-
-
 def _steadiest(folder: Path, model: PreTrainedModel) -> Way:
     """The first way of quantising activations with which a row's logits do not depend on its batch."""
     config, failures = model.config.get_text_config(), list[Exception]()
+    longest = getattr(config, "max_position_embeddings", None) or TRIED
     for group in GROUPS:
         try:
-            least = steady_rows(compiled(folder, group), config.vocab_size, config.max_position_embeddings)
+            least = steady_rows(compiled(folder, group), config.vocab_size, longest)
         except Exception as error:  # this CPU has no kernel for it
             failures.append(error)
             continue
         if least is not None:
             return Way(group, least)
     if len(failures) == len(GROUPS):
-        raise SlalomError(f"openvino cannot run the model ({_reason(failures[-1])}); use the torch engine")
+        reason = str(failures[-1]).strip().splitlines()[-1]  # where it happened comes before
+        raise SlalomError(f"openvino cannot run the model ({reason}); use the torch engine")
     return Way(GROUPS[-1], 1)  # as steady as it gets: rounding errors are left
 
 
