@@ -88,6 +88,14 @@ def first(words: list[str]) -> str:
     return words[0]
 
 
+class ToRead(NamedTuple):
+    """Texts for an encoder that remembers what it has read."""
+
+    encoder: object
+    read: Callable[[list[str], torch.device], object]  # texts, for an LM on this device
+    texts: list[str]
+
+
 class Constraint(ABC):
     """Something a text can be more or less. Subclasses give a name and the four abstract methods."""
 
@@ -98,6 +106,10 @@ class Constraint(ABC):
     @abstractmethod
     def score(self, draft: Draft) -> torch.Tensor:
         """f of the real text, higher is better: [B]."""
+
+    def to_read(self, draft: Draft) -> list[ToRead]:
+        """What `score` will have encoders read of these texts, so that those of other rows can be read beside them."""
+        return []
 
     @abstractmethod
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
@@ -206,6 +218,10 @@ class WeightedSum(Constraint):
     def score(self, draft: Draft) -> torch.Tensor:
         """The weighted sum of the parts' scores."""
         return torch.stack([weight * part.score(draft) for weight, part in self._terms]).sum(0)
+
+    def to_read(self, draft: Draft) -> list[ToRead]:
+        """What the parts will have read."""
+        return [one for _, part in self._terms for one in part.to_read(draft)]
 
     def candidate_scores(self, draft: Draft, candidates: torch.Tensor) -> torch.Tensor:
         """The weighted sum of the parts' entries."""

@@ -20,7 +20,7 @@ from slalom.backbone.progress import say
 from slalom.backbone.saved import SavedEncoder, encoder_facts
 from slalom.backbone.vocabulary import Vocabulary, shareable, text_reader
 from slalom.constraints import alignment
-from slalom.constraints.constraint import Constraint
+from slalom.constraints.constraint import Constraint, ToRead
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
@@ -135,17 +135,27 @@ class EncoderConstraint(Constraint):
     def score(self, draft: Draft) -> torch.Tensor:
         """f of the real text, read with the encoder's own tokens: each text but once, those of like length together."""
         texts, device = self._texts(draft), draft.tokens.device
+        with torch.inference_mode():
+            found = self._read(texts, device)
+            return self._f(torch.stack([found[text] for text in texts])).to(device)
+
+    def to_read(self, draft: Draft) -> list[ToRead]:
+        """All of the texts, if what is said of them is remembered."""
+        return [ToRead(self._given, self._read, self._texts(draft))] if self.ours else []
+
+    @torch.inference_mode()
+    def _read(self, texts: list[str], device: torch.device) -> dict[str, torch.Tensor]:
+        """What the encoder says of texts: [k] each."""
         home = self._place(device)
         readings = _READINGS.setdefault(self._given, Readings()) if self.ours else Readings()
         found = readings.of(texts)
         new = sorted(set(texts) - set(found), key=lambda text: (len(text), text))
         run, together = self._engine(home)
-        with torch.inference_mode():
-            for start in range(0, len(new), together):
-                some = new[start : start + together]
-                found.update(zip(some, run(self._encode(some, device).inputs).cpu(), strict=True))
-            readings.remember(found)
-            return self._f(torch.stack([found[text] for text in texts])).to(device)
+        for start in range(0, len(new), together):
+            some = new[start : start + together]
+            found.update(zip(some, run(self._encode(some, device).inputs).cpu(), strict=True))
+        readings.remember(found)
+        return found
 
     def prepare(self, device: torch.device) -> None:
         """Read the encoder's weights, place it for an LM on this device, and have the engine that will run it."""

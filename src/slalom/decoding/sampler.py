@@ -10,7 +10,7 @@ import torch
 
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Draw, Limits, Prompts
-from slalom.constraints.constraint import Constraint, Verdict
+from slalom.constraints.constraint import Constraint, ToRead, Verdict
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.objective import Objective, worthless
 from slalom.decoding.randomness import Rng
@@ -124,6 +124,7 @@ class Problem(NamedTuple):
         """Every row's draft, by the row's own constraint."""
         if (known := self.verdicts.of(draft)) is not None:
             return known
+        self._read_together(draft)
         found: dict[int, Verdict] = {}
         for constraint, n, rows in self.groups():
             found.update(zip(rows, constraint.judge(draft.select(rows).trimmed(n)).verdicts(), strict=True))
@@ -139,10 +140,23 @@ class Problem(NamedTuple):
 
     def prefix_score(self, draft: Draft) -> torch.Tensor:
         """What the beginnings of texts promise, each row's by its own constraint: [B]."""
+        self._read_together(draft)
         scores = torch.zeros(len(draft.texts), device=self.rows.device)
         for constraint, n, rows in self.groups():
             scores[rows] = constraint.prefix_score(draft.select(rows).trimmed(n)).to(scores.dtype)
         return scores
+
+    def _read_together(self, draft: Draft) -> None:
+        """Have every encoder read the texts of all its rows at once, before each group of rows asks for its own."""
+        groups = self.groups()
+        if len(groups) < 2:
+            return
+        asked: dict[int, list[ToRead]] = {}
+        for constraint, n, rows in groups:
+            for one in constraint.to_read(draft.select(rows).trimmed(n)):
+                asked.setdefault(id(one.encoder), []).append(one)
+        for several in asked.values():
+            several[0].read([text for one in several for text in one.texts], draft.tokens.device)
 
     def groups(self) -> list[tuple[Constraint, int, list[int]]]:
         """Rows with the same constraint and length, with both: a constraint may ask how long a text is to be."""
@@ -203,7 +217,8 @@ class Sampler(Protocol):
     show the bias tokens or the move that made its draft, as `proposed` [B, n], FREE where there is none; and how many
     drafts its step wrote, as `drafts` [B], where that is not the sampler's `drafts`.
     A sampler that `mixes` takes rows of any constraint and limits together, and its states have a `join`; any other
-    gets rows that share both and began together.
+    gets rows that share both and began together. One that mixes may have a `begin(problem)`: a state of rows without a
+    draft, whose next step writes what `init` would have; so they can join others before their first draft.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
