@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.backbone.rollout import Limits, Resumed, penalise, rollout
+from slalom.backbone.rollout import FREE, Limits, Resumed, highest, penalise, rollout
 from slalom.errors import SlalomError
 from tests.conftest import SHAPES, tiny_lm
 from tests.helpers import push_at, unsteered
@@ -159,3 +159,27 @@ def test_a_row_that_is_not_written_again_keeps_its_end(llama: SteerableModel) ->
     assert again.draft.ended[0]
     assert again.draft.lengths[0] == 2
     assert again.draft.perplexity[0] == ended.draft.perplexity[0]
+
+
+def test_a_row_that_may_end_with_a_sentence_does_and_the_others_go_on(llama: SteerableModel) -> None:
+    """A sentence that ends before the least length ends nothing; without the rule a row goes on past any."""
+    dot = llama.vocabulary.texts.index(".")
+    forced = torch.full((3, 10), FREE)
+    forced[:, 2], forced[:, 6] = dot, dot
+    prompts = llama.read([llama.encode("the food", 10)])
+    limits = [Limits(10, sentence_from=5), Limits(10, sentence_from=2), Limits(10)]
+    draft = rollout(llama, prompts, torch.tensor([0, 0, 0]), limits, forced=forced).draft
+    assert draft.lengths.tolist() == [7, 3, 10]
+    assert not draft.ended.any()
+    assert draft.texts[2].startswith(draft.texts[0])
+    assert draft.texts[0].startswith(draft.texts[1])
+
+
+@pytest.mark.parametrize(("size", "k"), [(49_152, 250), (49_159, 7), (400, 250), (5_000, 1), (100, 0)])
+def test_the_highest_logits_are_those_that_topk_finds(size: int, k: int) -> None:
+    logits = torch.randn(3, size, generator=torch.Generator().manual_seed(0))
+    logits[:, 1::3] = -torch.inf
+    values, tokens = highest(logits, k)
+    expected = logits.topk(k)
+    assert values.equal(expected.values)
+    assert tokens.equal(expected.indices)

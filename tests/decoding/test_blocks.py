@@ -11,7 +11,7 @@ from slalom.constraints import EndsWithSentence, Keywords, Length, Regex
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
 from slalom.constraints.custom import Custom
-from slalom.decoding.blocks import BLOCK, ONE_BLOCK, is_long, joined, next_block
+from slalom.decoding.blocks import BLOCK, ONE_BLOCK, SENTENCE_FROM, is_long, joined, next_block
 from slalom.decoding.climb import Climb
 from slalom.decoding.sampler import Preset, Request, Stop
 from slalom.decoding.scheduler import RowReport, Scheduler, decode
@@ -97,7 +97,7 @@ def test_a_block_ends_with_its_last_sentence_and_the_next_is_read_from_there(lla
     request = request_of(llama, ANYTHING)
     first = next_block(request, [])
     assert first is not None
-    assert (first.limits.length, first.limits.whole) == (BLOCK, True)
+    assert (first.limits.length, first.limits.whole, first.limits.sentence_from) == (BLOCK, True, SENTENCE_FROM)
     done = block_of(llama, first.prompt, " good. We liked")
     second = next_block(request, [done])
     assert second is not None
@@ -120,6 +120,7 @@ def test_a_text_is_complete_at_its_length_its_eos_or_a_stop_string(llama: Steera
     short = next_block(request, [block_of(llama, prompt, " a" * (40 - ONE_BLOCK))])
     assert short is not None
     assert short.limits.length == ONE_BLOCK  # what is left is steered at once
+    assert short.limits.sentence_from is None
 
 
 def after(llama: SteerableModel, text: str) -> Prompt:

@@ -13,6 +13,7 @@ from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.climb import Climb
 from slalom.decoding.randomness import Rng
+from slalom.decoding.sampler import Problem
 from slalom.decoding.scheduler import RowReport
 from slalom.types import Draft
 from tests.constraints.test_contract import table_classifier
@@ -64,6 +65,29 @@ def test_with_another_seed_the_first_drafts_are_drawn(lm: SteerableModel, good: 
     (greedy,) = unsteered(lm, ["the food"]).draft.texts
     assert out.texts[0] == greedy
     assert len(set(out.texts)) >= 4
+
+
+def test_rows_that_begin_without_a_text_get_in_their_first_step_what_init_writes(
+    lm: SteerableModel, good: Classifier
+) -> None:
+    """Alone, and beside a row that is under way."""
+    requests = problem_of(lm, ["the food was", "we"], good).requests
+    problem = Problem.of(lm, [one._replace(seed=seed) for seed, one in enumerate(requests)])
+    rng = Rng.from_seeds([0, 1], lm.device)
+    first = SMALL.init(problem, rng.fold(1))
+    alone = SMALL.step(problem, SMALL.begin(problem), rng.fold(1))
+    assert alone.latest.texts == first.latest.texts
+    assert alone.drafts.tolist() == first.drafts.tolist() == [1, 2]
+    assert torch.allclose(alone.usual_perplexity, first.usual_perplexity)
+
+    going = SMALL.init(problem.select([0]), rng.select([0]).fold(1))
+    columns = problem.prompts.prefix.mask.shape[1]
+    both = going.join(SMALL.begin(problem.select([1])), (columns, columns))
+    steps = torch.tensor([2, 1])
+    after = SMALL.step(problem, both, rng.fold(steps))
+    assert after.latest.texts[1] == first.latest.texts[1]
+    assert after.latest.texts[0] == SMALL.step(problem.select([0]), going, rng.select([0]).fold(2)).latest.texts[0]
+    assert after.drafts.tolist() == [2, 2]
 
 
 def test_the_objective_never_falls(lm: SteerableModel, good: Classifier) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.backbone.rollout import Limits
+from slalom.backbone.rollout import Limits, Prompts, Rollout, rollout
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
@@ -18,7 +20,7 @@ from slalom.decoding.sampler import Preset, Request, Sampler, Stop
 from slalom.decoding.scheduler import Finished, RowReport, Scheduler
 from slalom.errors import SlalomError
 from slalom.types import Prompt
-from tests.helpers import decode, problem_of
+from tests.helpers import decode, problem_of, unsteered
 
 SAMPLER = DAB(weight=2.0, top_k=20)
 PROMPTS = ["the food was", "we", "an awful day"]
@@ -137,6 +139,24 @@ def test_a_row_gives_the_same_text_alone_in_a_batch_and_when_it_joins_late(
         found.update((end.ticket, end) for end in late.step())
     found.update(finished(late))
     assert [text_of(end) for _, end in sorted(found.items())] == alone
+
+
+def test_a_row_that_joins_late_is_begun_in_the_same_passes_as_the_others_go_on(
+    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts: list[int] = []
+
+    def counted(lm: SteerableModel, prompts: Prompts, rows: torch.Tensor, *args: Any) -> Rollout:
+        rollouts.append(len(rows))
+        return rollout(lm, prompts, rows, *args)
+
+    monkeypatch.setattr("slalom.decoding.climb.rollout", counted)
+    first, second, *_ = mixed(llama, good, SAMPLERS["climb"])
+    scheduler = Scheduler(llama)
+    for request in (first, second):
+        scheduler.add(request._replace(seed=5))
+        scheduler.step()
+    assert rollouts == [2, 4]  # the first row's drafts; then its two moves and the newcomer's first drafts
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
@@ -266,3 +286,33 @@ def test_prompts_that_join_are_continued_as_if_they_had_been_read_together(llama
     whole = llama.read(prompts).prefix
     assert torch.equal(joined.mask, whole.mask)
     assert torch.allclose(joined.logits, whole.logits, atol=1e-5)
+
+
+def test_rows_of_different_wishes_and_lengths_are_read_by_their_encoder_together(
+    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two labels of one classifier, one of them in a sum, at two lengths: one call of it, and the scores of each."""
+    wishes: list[Classifier] = [Classifier(good.model, label, good.tokenizer) for label in ("good", "bad")]
+    calls: list[int] = []
+    for wish in wishes:
+        outputs = wish._outputs
+
+        def counted(inputs: dict[str, torch.Tensor], outputs: Any = outputs) -> torch.Tensor:
+            calls.append(len(inputs["input_ids"]))
+            return outputs(inputs)
+
+        monkeypatch.setattr(wish, "ours", True)
+        monkeypatch.setattr(wish, "_fast", None)
+        monkeypatch.setattr(wish, "_outputs", counted)
+    rows = [(wishes[0], 6), (wishes[1], 8), (wishes[1] + Keywords(["soup"]), 8), (wishes[0], 8)]
+    problem = problem_of(llama, [*PROMPTS, "the food"], good)
+    requests = [
+        one._replace(constraint=wish, limits=Limits(n)) for one, (wish, n) in zip(problem.requests, rows, strict=True)
+    ]
+    problem = problem._replace(requests=requests)
+    draft = unsteered(llama, [*PROMPTS, "the food"], 6).draft
+    verdicts = problem.judge(draft)
+    assert calls == [4]
+    expected = [(wish if isinstance(wish, Classifier) else wish.terms()[0][1]).score(draft) for wish, _ in rows]
+    found = [verdict.parts[0].score for verdict in verdicts]
+    assert found == pytest.approx([scores[row].item() for row, scores in enumerate(expected)], abs=1e-5)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from slalom.backbone.ending import before_stop, tokens_for, whole_sentences
+from slalom.backbone.ending import before_stop, ends_sentence, tokens_for, whole_sentences
 from slalom.backbone.passes import count_passes
 from slalom.types import Draft, Prompt
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REPETITION_PENALTY = 1.2
 FREE = -1  # where a rollout may choose a token itself
+SENTENCE_MARKS = frozenset(".!?")  # one of them is in a token that ends a sentence
+GROUP = 16  # logits whose highest is looked at before the rest of them
 
 # Positions [a] of some rows [a] and their logits [a, V] → which of those rows are biased [b], and what to add [b, V].
 Bias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -100,6 +102,7 @@ class Limits(NamedTuple):
     forbidden: Forbidden | None = None
     stops: tuple[str, ...] = ()  # a text ends before the first of these
     whole: bool = False  # a text that reaches the length ends after its last whole sentence
+    sentence_from: int | None = None  # a text of so many tokens or more ends with the sentence it is in
 
 
 class Resumed(NamedTuple):
@@ -180,13 +183,16 @@ def rollout(
         out.lengths[live[ended]] = at[ended]
         out.ended[live] |= ended
         out.tokens[live, at] = chosen
+        complete = rules.end_sentence(lm.vocabulary, live, out.tokens, at)
+        out.lengths[live[complete]] = at[complete] + 1
 
         extras = asked[live].clamp(min=0)
         total = logits.logsumexp(-1, keepdim=True)
         first, last = (logits.gather(-1, tokens) for tokens in (chosen[:, None], extras))
-        best = logits.masked_fill_(_of(rules.never, live), -torch.inf).topk(top_k)  # the last use of these logits
-        out.candidates[live, at] = torch.cat([chosen[:, None], best.indices, extras], dim=-1)
-        out.candidate_log_probs[live, at] = torch.cat([first, best.values, last], dim=-1) - total
+        logits.masked_fill_(_of(rules.never, live), -torch.inf)  # the last use of these logits
+        values, favourites = highest(logits, top_k)
+        out.candidates[live, at] = torch.cat([chosen[:, None], favourites, extras], dim=-1)
+        out.candidate_log_probs[live, at] = torch.cat([first, values, last], dim=-1) - total
         out.log_probs[live, at] = (first - total)[:, 0]
     back = order.argsort()
     written = (out.tokens[back], out.lengths[back], out.log_probs[back], out.ended[back])
@@ -197,6 +203,42 @@ def rollout(
     again[..., 1 + top_k :] |= (asked[back] < 0)[:, None]
     memory = run.memory if order.equal(torch.arange(len(order), device=device)) else run.memory.reorder(back)
     return Rollout(draft, memory, candidates, out.candidate_log_probs[back], again)
+
+
+def unwritten(
+    lm: LanguageModel,
+    prompts: Prompts,
+    rows: torch.Tensor,
+    limits: list[Limits],
+    top_k: int = 0,
+    extra: list[list[int]] | None = None,
+) -> Rollout:
+    """Rows in which nothing stands yet, to be written from their first position on beside others that go on."""
+    ends = torch.tensor([one.length for one in limits], device=rows.device)
+    asked = _padded(extra or [[]] * len(rows), rows.device)
+    out = _blank(ends, 1 + top_k + asked.shape[1], lm.vocabulary.pad)
+    owners = [prompts.prompts[row] for row in rows.tolist()]
+    memory = lm.engine.start(prompts.prefix, rows, [-1] * len(rows), out.tokens.shape[1], None).memory
+    draft = lm.draft(owners, out.tokens, torch.zeros_like(ends), out.log_probs)
+    nothing = torch.ones_like(out.candidates, dtype=torch.bool)
+    return Rollout(draft, memory, out.candidates, out.candidate_log_probs, nothing)
+
+
+def highest(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k highest of logits [a, V] and their tokens, [a, k] each: topk's, several times as fast where k << V.
+
+    They stand in the k groups whose own highest logits are the highest, so nothing else need be sorted.
+    """
+    groups = logits.shape[-1] // GROUP
+    if groups < 4 * k:
+        return logits.topk(k)
+    rest = torch.arange(groups * GROUP, logits.shape[-1], device=logits.device)
+    grouped = logits[:, : groups * GROUP].view(-1, groups, GROUP)
+    chosen = grouped.amax(-1).topk(k, sorted=False).indices
+    tokens = (chosen[..., None] * GROUP + torch.arange(GROUP, device=logits.device)).flatten(1)
+    tokens = torch.cat([tokens, rest.expand(len(logits), -1)], dim=-1)
+    best = logits.gather(-1, tokens).topk(k)
+    return best.values, tokens.gather(-1, best.indices)
 
 
 def _order(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:
@@ -289,6 +331,22 @@ class _Rules(NamedTuple):
                 own, before = scores[number : number + 1], tokens[row, :place].tolist()
                 chosen[number] = best_allowed(own, [self.prompts[row]], [before], forbidden)[0]
         return chosen
+
+    def end_sentence(
+        self, vocabulary: Vocabulary, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
+    ) -> torch.Tensor:
+        """Which of some rows [a] may end with the token at their place, since it ends a sentence: numbers of them."""
+        whole = []
+        for number, (row, place) in enumerate(zip(rows.tolist(), places.tolist(), strict=True)):
+            least = self.limits[row].sentence_from
+            if least is None or place + 1 < least:
+                continue
+            written = tokens[row, : place + 1].tolist()
+            if SENTENCE_MARKS.isdisjoint(vocabulary.texts[written[-1]]):
+                continue
+            if ends_sentence(vocabulary.continuations([self.prompts[row]], [written])[0]):
+                whole.append(number)
+        return torch.tensor(whole, dtype=torch.long, device=rows.device)
 
 
 def _stacked(masks: list[torch.Tensor], usual: torch.Tensor) -> torch.Tensor:

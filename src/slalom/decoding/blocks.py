@@ -13,7 +13,8 @@ from slalom.constraints.custom import Custom
 from slalom.decoding.sampler import Preset, Request, Stop
 from slalom.types import Draft, Prompt
 
-BLOCK = 24  # tokens that are steered together, up to the last whole sentence among them
+BLOCK = 32  # tokens that are steered together at the most; the first sentence that ends after
+SENTENCE_FROM = 12  # so many ends the block, so that nothing is written to be thrown away
 LATER_DRAFTS, LATER_DEGREE = 12, 0.6  # of the blocks after the first: at the most, and enough
 ONE_BLOCK = 32  # a text, or what is left of one, that is no longer than this is steered at once
 
@@ -42,7 +43,12 @@ def next_block(request: Request, written: list[Draft]) -> Request | None:
         settings=_going_on(request.settings) if written else request.settings,
         constraint=request.constraint.remaining(prompt, blocks) or ANYTHING,
         # A stop string may begin in one block and end in the next: they are looked for in the whole text.
-        limits=request.limits._replace(length=length, stops=(), whole=request.limits.whole or not last),
+        limits=request.limits._replace(
+            length=length,
+            stops=(),
+            whole=request.limits.whole or not last,
+            sentence_from=None if last else SENTENCE_FROM,
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import torch
 
-from slalom.backbone.rollout import FREE, Forbidden, Resumed, Rollout, per_candidate, rollout
+from slalom.backbone.rollout import FREE, Forbidden, Resumed, Rollout, per_candidate, rollout, unwritten
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.drawing import Drawing
 from slalom.decoding.knobs import knob
@@ -32,6 +32,7 @@ class ClimbState(NamedTuple):
     usual_perplexity: torch.Tensor  # [B], of the LM's own text: the lowest of the first drafts
     proposed: torch.Tensor  # [B, n], the move that made the latest draft; FREE elsewhere
     drafts: torch.Tensor  # [B], how many the latest step wrote
+    begun: torch.Tensor  # bool [B], whether anything is written; the step writes first drafts of rows that have none
 
     def select(self, rows: list[int]) -> ClimbState:
         """Only these rows."""
@@ -49,6 +50,7 @@ class ClimbState(NamedTuple):
             torch.cat([self.usual_perplexity, other.usual_perplexity]),
             torch.cat([widened(own.proposed, n, FREE) for own in (self, other)]),
             torch.cat([self.drafts, other.drafts]),
+            torch.cat([self.begun, other.begun]),
         )
 
 
@@ -109,30 +111,32 @@ class Climb:
 
     def init(self, problem: Problem, rng: Rng) -> ClimbState:
         """With seed 0 the LM's likeliest text, which often will do; with others the best of a few drawn ones."""
-        drawn = problem.drawing.temperature > 0  # where the request itself draws, drafts are drawn as it says
-        likeliest = torch.tensor([one.seed == 0 for one in problem.requests], device=drawn.device) & ~drawn
-        written = torch.where(likeliest, 1, self.drafts)
-        rows = torch.arange(len(written), device=drawn.device).repeat_interleave(written)
-        number = torch.arange(len(rows), device=drawn.device) - (written.cumsum(0) - written)[rows]
-        several = problem.select(rows)
-        own, asked = (likeliest | drawn)[rows], several.drawing
-        drawing = Drawing(
-            torch.where(own, asked.temperature, self.start),
-            torch.where(own, asked.top_p, START_TOP_P),
-            asked.rng.fold(number),
-        )
-        first, objective, perplexity, moves = self._best(problem, several._replace(drawing=drawing), rows, None, None)
+        everyone = torch.arange(len(problem.rows), device=problem.rows.device)
+        rows, drawing = self._first_drafts(problem, everyone)
+        several = problem.select(rows)._replace(drawing=drawing)
+        first, objective, perplexity, moves = self._best(problem, several, rows, None, None)
         tried, unseen = torch.zeros_like(first.repeated), torch.full_like(first.log_probs, torch.nan)
-        return ClimbState(first.draft, first, objective, tried, unseen, perplexity, moves, written)
+        begun = torch.ones_like(everyone, dtype=torch.bool)
+        return ClimbState(first.draft, first, objective, tried, unseen, perplexity, moves, rows.bincount(), begun)
+
+    def begin(self, problem: Problem) -> ClimbState:
+        """Rows with nothing written yet, to join others: the next step writes their first drafts beside the others'."""
+        lm, prompts, extra = problem.lm, problem.prompts, _extra_candidates(problem)
+        blank = unwritten(lm, prompts, problem.rows, problem.row_limits, self.top_k, extra)
+        none = torch.zeros_like(problem.rows)
+        worst = torch.full(none.shape, -torch.inf, device=none.device)
+        tried, unseen = torch.zeros_like(blank.repeated), torch.full_like(blank.log_probs, torch.nan)
+        moves = torch.full_like(blank.draft.tokens, FREE)
+        return ClimbState(blank.draft, blank, worst, tried, unseen, -worst, moves, none, none.bool())
 
     def step(self, problem: Problem, state: ClimbState, rng: Rng) -> ClimbState:
         """Look at some moves, write out the best of them, go on from the best text so far."""
         shortlisted = self._shortlist(problem, state, rng)
         lookahead_scores = self._look(problem, state, shortlisted)
         moves = self._choose(state.origin, shortlisted, shortlisted.of(lookahead_scores), rng.fold(CHOOSE))
-        latest, objective, _, put_in = self._write(problem, state.origin, moves)
+        (latest, objective, perplexity, put_in), written = self._write(problem, state, moves)
 
-        better = objective > state.objective
+        better = (objective > state.objective) | ~state.begun
         same = (latest.draft.tokens == state.origin.draft.tokens).cumprod(-1).bool()  # up to the first change
         same &= (latest.candidates == state.origin.candidates).all(-1)
         made = torch.zeros_like(state.tried)
@@ -144,9 +148,10 @@ class Climb:
             torch.where(better, objective, state.objective),
             (state.tried | made) & ~better[:, None, None],
             lookahead_scores.masked_fill((better[:, None] & ~same)[..., None], torch.nan),
-            state.usual_perplexity,
+            torch.where(state.begun, state.usual_perplexity, perplexity),
             put_in,
-            torch.full_like(state.drafts, self.drafts),
+            torch.where(state.begun, self.drafts, written),
+            torch.ones_like(state.begun),
         )
 
     def read(self, problem: Problem, state: ClimbState) -> Draft:
@@ -156,19 +161,20 @@ class Climb:
     def _shortlist(self, problem: Problem, state: ClimbState, rng: Rng) -> Moves:
         """Different moves, drawn by how likely the LM finds the new token, and whether the constraint names it."""
         origin = state.origin
-        log_weights = self.lm_weight * origin.log_probs + self.wanted * self._named(problem, origin)
+        log_weights = self.lm_weight * origin.log_probs + self.wanted * self._named(problem, state)
         never = origin.repeated | ~origin.draft.real[..., None] | state.tried  # the same move gives the same draft
         never[..., 0] = False
         return shortlist(log_weights.masked_fill(never, -torch.inf), origin.candidates, self.looks, rng)
 
-    def _named(self, problem: Problem, origin: Rollout) -> torch.Tensor:
+    def _named(self, problem: Problem, state: ClimbState) -> torch.Tensor:
         """Where a candidate is a token that a constraint names, still lacks, and could use there: [B, n, c]."""
-        vocabulary = problem.lm.vocabulary
+        vocabulary, origin, begun = problem.lm.vocabulary, state.origin, state.begun.tolist()
         named = torch.zeros_like(origin.repeated)
-        for constraint, n, rows in problem.groups():
+        for constraint, n, everyone in problem.groups():
+            rows = [row for row in everyone if begun[row]]
             for _, part in constraint.terms():
                 tokens = torch.tensor(part.wanted(vocabulary), device=named.device)
-                if not len(tokens):
+                if not len(tokens) or not rows:
                     continue
                 draft, candidates = origin.draft.select(rows).trimmed(n), origin.candidates[rows, :n]
                 helps = part.candidate_scores(draft, candidates) > 0
@@ -201,17 +207,43 @@ class Climb:
         noisy = noisy.masked_fill(~moves.real, -torch.inf)
         return moves.some(noisy.topk(min(self.drafts, noisy.shape[1])).indices)
 
-    def _write(self, problem: Problem, origin: Rollout, moves: Moves) -> Best:
-        """The moves made, what follows each written anew by the LM; of each row's drafts the best."""
-        width, n = moves.positions.shape[1], origin.draft.tokens.shape[1]
-        rows = torch.arange(len(problem.rows), device=problem.rows.device).repeat_interleave(width)
-        positions, tokens = moves.positions.flatten(), moves.of(origin.candidates).flatten()
+    def _first_drafts(self, problem: Problem, rows: torch.Tensor) -> tuple[torch.Tensor, Drawing]:
+        """Of which rows the drafts are that these [a] begin with, one after the other, and how each is drawn.
+
+        With seed 0 it is one, the likeliest; where the request itself draws, they are drawn as it says.
+        """
+        asked = problem.drawing.select(rows)
+        drawn = asked.temperature > 0
+        seeds = torch.tensor([problem.requests[row].seed for row in rows.tolist()], device=rows.device)
+        likeliest = (seeds == 0) & ~drawn
+        counts = torch.where(likeliest, 1, self.drafts)
+        which = torch.arange(len(rows), device=rows.device).repeat_interleave(counts)
+        number = torch.arange(len(which), device=rows.device) - (counts.cumsum(0) - counts)[which]
+        own, asked = (likeliest | drawn)[which], asked.select(which)
+        temperature, top_p = torch.where(own, asked.temperature, self.start), torch.where(own, asked.top_p, START_TOP_P)
+        return rows[which], Drawing(temperature, top_p, asked.rng.fold(number))
+
+    def _write(self, problem: Problem, state: ClimbState, moves: Moves) -> tuple[Best, torch.Tensor]:
+        """The moves made, what follows each written anew by the LM, and first drafts of rows that have no text yet.
+
+        Of each row's drafts the best, and how many there were: [B].
+        """
+        origin, width, n = state.origin, moves.positions.shape[1], state.origin.draft.tokens.shape[1]
+        going, new = state.begun.nonzero()[:, 0], (~state.begun).nonzero()[:, 0]
+        rows = going.repeat_interleave(width)
+        positions, tokens = moves.positions[going].flatten(), moves.of(origin.candidates)[going].flatten()
         several = problem.select(rows)
         changed, ends = _put_in(several, origin.draft.tokens[rows], positions, tokens)
         place = torch.arange(n, device=rows.device)
         forced = changed.masked_fill((place < positions[:, None]) | (place >= ends[:, None]), FREE)
-        starts = torch.where(moves.real.flatten(), positions, n)
-        return self._best(problem, several, rows, Resumed(origin, starts, rows), forced)
+        starts = torch.where(moves.real[going].flatten(), positions, n)
+        if len(new):
+            first, drawing = self._first_drafts(problem, new)
+            rows, starts = torch.cat([rows, first]), torch.cat([starts, torch.zeros_like(first)])
+            forced = torch.cat([forced, forced.new_full((len(first), n), FREE)])
+            several = problem.select(rows)._replace(drawing=several.drawing.join(drawing))
+        best = self._best(problem, several, rows, Resumed(origin, starts, rows), forced)
+        return best, rows.bincount(minlength=len(state.begun))
 
     def _best(
         self,
@@ -222,8 +254,7 @@ class Climb:
         forced: torch.Tensor | None,
     ) -> Best:
         """Several drafts, of the rows that `owners` says; of each row's the one with the highest objective."""
-        vocabulary, limits = problem.lm.vocabulary, several.row_limits
-        extra = [_allowed(one.constraint.wanted(vocabulary), one.limits.forbidden) for one in several.requests]
+        limits, extra = several.row_limits, _extra_candidates(several)
         written = rollout(
             several.lm, several.prompts, several.rows, limits, None, self.top_k, extra, resumed, several.draw, forced
         )
@@ -236,6 +267,12 @@ class Climb:
         lowest = written.draft.perplexity.expand(own.shape).masked_fill(~own, torch.inf).amin(-1)
         moves = torch.full_like(chosen.draft.tokens, FREE) if forced is None else forced[rows]
         return Best(chosen, best.values, lowest, moves)
+
+
+def _extra_candidates(problem: Problem) -> list[list[int]]:
+    """Tokens that each row's constraint names and that may be written: candidates at every position."""
+    vocabulary = problem.lm.vocabulary
+    return [_allowed(one.constraint.wanted(vocabulary), one.limits.forbidden) for one in problem.requests]
 
 
 def _allowed(tokens: list[int], forbidden: Forbidden | None) -> list[int]:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -118,12 +118,13 @@ class _Batch:
         rng = self.rng.fold(steps)
         if self.state is None:
             state = self.sampler.init(self.problem, rng)
-            usual = getattr(state, "usual_perplexity", self.sampler.read(self.problem, state).perplexity)
-            for row, perplexity in zip(self.rows, usual.tolist(), strict=True):
-                row.usual_perplexity = perplexity
         else:
             state = self.sampler.step(self.problem, self.state, rng)
         draft = self.sampler.read(self.problem, state)
+        usual = getattr(state, "usual_perplexity", draft.perplexity)
+        for row, perplexity in zip(self.rows, usual.tolist(), strict=True):
+            if not row.steps:
+                row.usual_perplexity = perplexity
         verdicts = self.problem.judge(draft)
         self.state = state
         return [Seen(draft.select([row]), verdict) for row, verdict in enumerate(verdicts)]
@@ -208,7 +209,7 @@ class Scheduler:
         finished: list[Finished] = []
         reports: list[RowReport] = []
         going: list[_Batch] = []
-        for batch in [*self._batches, *self._admitted(finished)]:
+        for batch in _with_newcomers(self._batches, self._admitted(finished)):
             for part, latest in _advanced(batch, finished):
                 rows = zip(part.rows, latest, part.drafts, part.proposed, strict=True)
                 reports += [row.note(seen, drafts, proposed) for row, seen, drafts, proposed in rows]
@@ -291,6 +292,23 @@ def _advanced(batch: _Batch, finished: list[Finished]) -> list[tuple[_Batch, lis
             finished.append(_failed(batch.rows[0], error))
             return []
     return [pair for row in range(len(batch.rows)) for pair in _advanced(batch.select([row]), finished)]
+
+
+def _with_newcomers(batches: list[_Batch], new: list[_Batch]) -> list[_Batch]:
+    """Batches that have begun and new ones, which join another at once where their sampler can begin that way.
+
+    So their first drafts are written in the same passes of the LM as the others' next ones.
+    """
+    together = list(batches)
+    for batch in new:
+        begin = getattr(batch.sampler, "begin", None)
+        same = [number for number, other in enumerate(batches) if other.sampler == batch.sampler]
+        if begin is None or not same:
+            together.append(batch)
+        else:
+            begun = replace(batch, state=begin(batch.problem))
+            together[same[0]] = together[same[0]].join(begun)
+    return together
 
 
 def _merged(batches: list[_Batch]) -> list[_Batch]:
