@@ -13,6 +13,7 @@ from importlib.resources import files
 from statistics import fmean, median
 
 import slalom
+from slalom.api import Text
 from slalom.constraints import classifier
 
 
@@ -31,12 +32,19 @@ def main() -> None:
     print(f"unsteered: median perplexity {usual:.1f}, {len(prompts)} prompts")
     for name, source in guides.items():
         for preset in ("default", "paper"):
+            both = []
             for label in ("positive", "negative"):
                 wish = classifier(source, label)
                 rows = lm.steer(prompts, wish, sampler="dab", preset=preset, tell=False, steps=steps).rows
-                sure = fmean(row.constraints[0].probability or 0.0 for row in rows)
-                middle = median(row.perplexity for row in rows)
-                print(f"{name}, {preset}, {label}: {sure:.3f} at {middle:.1f} = {middle / usual:.2f} x")
+                print(f"{name}, {preset}, {label}: {figures(rows, usual)}", flush=True)
+                both += rows
+            print(f"{name}, {preset}, both wishes: {figures(both, usual)}", flush=True)
+
+
+def figures(rows: list[Text], usual: float) -> str:
+    """The guide's mean probability, and the median perplexity beside the unsteered texts'."""
+    sure, middle = fmean(row.constraints[0].probability or 0.0 for row in rows), median(row.perplexity for row in rows)
+    return f"{sure:.3f} at {middle:.1f} = {middle / usual:.2f} x"
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_the_latest_draft_is_pulled_towards_the_wish_and_away_from_its_opposite(
     lm: SteerableModel, good: Classifier
 ) -> None:
     prompts, bad = ["the food", "we liked"], Classifier(good.model, "bad", good.tokenizer)
-    knobs = {"top_k": 20, "weight": 3.0, "tau": 0.05}
+    knobs = {"top_k": 20, "weight": 3.0, "tau": 0.05, "schedule": "constant"}
     settings = {"sampler": "dab", "samples": 6, "length": 8, "select": "latest", "knobs": knobs}  # no choice helps
     towards = sum(lm.steer(prompts, good, steps=8, **settings).scores)
     away = -sum(lm.steer(prompts, bad, steps=8, **settings).scores)  # with two labels, f of one is minus the other's

@@ -59,9 +59,9 @@ class DAB:
     blockwise: ClassVar[bool] = False
     drafts: ClassVar[int] = 1
 
-    weight: float = knob(1.4, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
-    schedule: str = knob("constant", "the weight over positions", choices=SCHEDULES)
-    tau: float = knob(0.5, "proposal temperature: lower follows the gradient, higher explores", least=1e-6)
+    weight: float = knob(2.4, "bias weight w: how strongly bias tokens pull, after the norms are matched", least=0)
+    schedule: str = knob("decreasing", "the weight over positions", choices=SCHEDULES)
+    tau: float = knob(0.2, "proposal temperature: lower follows the gradient, higher explores", least=1e-6)
     top_k: int = knob(250, "candidates per position: the tokens the unbiased LM likes best there", least=1)
     norm: str = knob("centred", "the size of the logits that the bias is matched to", choices=NORMS)
     scores: str = knob("difference", "a candidate's score: entry, or gain over the current token", choices=SCORES)
