@@ -33,9 +33,9 @@ def test_every_way_is_measured_for_every_wish_and_for_all_together(llama: Steera
     assert found["climb"]["soup"]["satisfied"] == 1.0
 
 
-@pytest.mark.parametrize(("peers", "batch", "bolt"), [(3, 1, True), (3, 20, False), (20, 20, True), (0, 1, False)])
-def test_bolt_gets_few_prompts_and_none_that_do_not_fill_a_batch(
-    peers: int, batch: int, bolt: bool, llama: SteerableModel, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("peers", "batch", "bolt"), [(3, 1, 3), (3, 20, 20), (0, 20, None)])
+def test_bolt_gets_few_prompts_but_a_whole_batch(
+    peers: int, batch: int, bolt: int | None, llama: SteerableModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, int] = {}
 
@@ -47,7 +47,6 @@ def test_bolt_gets_few_prompts_and_none_that_do_not_fill_a_batch(
 
     monkeypatch.setattr(satisfied, "satisfied_over_generate", note)
     monkeypatch.setattr(satisfied, "Sentiment", lambda label: Keywords([label]))
-    satisfied_ways(llama, batch, 30, peers, False, lambda line: None)
-    plain = {f"{name}, {told}" for name in ("climb", "best-of-8") for told in ("told", "untold")}
-    assert {name for name, count in asked.items() if count == 30} == plain
-    assert (asked.get("bolt, told") == peers) is bolt
+    satisfied_ways(llama, batch, 30, peers, {"told": "auto"}, False, lambda line: None)
+    assert {name for name, count in asked.items() if count == 30} == {"climb, told", "best-of-8, told"}
+    assert asked.get("bolt, told") == asked.get("bolt, untold") == bolt

@@ -62,21 +62,19 @@ def reporting_prompts(count: int) -> list[str]:
 
 
 def satisfied_ways(
-    lm: SteerableModel, batch: int, prompts: int, peers: int, quick: bool, log: Log
+    lm: SteerableModel, batch: int, prompts: int, peers: int, told: dict[str, bool | str], quick: bool, log: Log
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """The default sampler, best-of-8 and BOLT, told and untold, for both wishes.
+    """The default sampler, best-of-8 and BOLT, told and untold as `told` says, for both wishes.
 
-    BOLT takes long: it gets the first `peers` prompts, and nothing where those do not fill a batch. `quick` is one
-    wish, told, by the default sampler.
+    BOLT takes long: it gets the first `peers` prompts, or as many as fill a batch; none if that is 0. `quick` is one
+    wish by the default sampler.
     """
     labels = ("negative",) if quick else ("negative", "positive")
-    told: dict[str, bool | str] = {"told": "auto"} if quick else TOLD
     samplers = {"climb": "climb"} if quick else {"climb": "climb", "best-of-8": "best-of-n"}
-    ways = _ways(samplers, told)
     wishes: dict[str, Constraint] = {label: Sentiment(label) for label in labels}
-    found = satisfied_over_generate(lm, wishes, ways, batch, prompts, log)
-    if not quick and peers >= batch:
-        found |= satisfied_over_generate(lm, wishes, _ways({"bolt": "bolt"}, told), batch, peers, log)
+    found = satisfied_over_generate(lm, wishes, _ways(samplers, told), batch, prompts, log)
+    if peers and not quick:
+        found |= satisfied_over_generate(lm, wishes, _ways({"bolt": "bolt"}, TOLD), batch, max(peers, batch), log)
     return found
 
 
