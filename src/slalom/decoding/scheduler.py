@@ -297,18 +297,27 @@ def _advanced(batch: _Batch, finished: list[Finished]) -> list[tuple[_Batch, lis
 def _with_newcomers(batches: list[_Batch], new: list[_Batch]) -> list[_Batch]:
     """Batches that have begun and new ones, which join another at once where their sampler can begin that way.
 
-    So their first drafts are written in the same passes of the LM as the others' next ones.
+    So their first drafts are written in the same passes of the LM as the others' next ones. If that fails, they begin
+    by themselves, where a bad row fails alone.
     """
     together = list(batches)
     for batch in new:
-        begin = getattr(batch.sampler, "begin", None)
         same = [number for number, other in enumerate(batches) if other.sampler == batch.sampler]
-        if begin is None or not same:
+        try:
+            joined = _begun_beside(together[same[0]], batch) if same else None
+        except Exception:  # whatever it is, it is met again when the newcomers begin, and told there
+            joined = None
+        if joined is None:
             together.append(batch)
         else:
-            begun = replace(batch, state=begin(batch.problem))
-            together[same[0]] = together[same[0]].join(begun)
+            together[same[0]] = joined
     return together
+
+
+def _begun_beside(going: _Batch, new: _Batch) -> _Batch | None:
+    """A batch with newcomers that have no draft yet; none if their sampler cannot begin that way."""
+    begin = getattr(new.sampler, "begin", None)
+    return None if begin is None else going.join(replace(new, state=begin(new.problem)))
 
 
 def _merged(batches: list[_Batch]) -> list[_Batch]:
