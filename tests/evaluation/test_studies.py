@@ -38,6 +38,13 @@ def test_exploration_counts_hops_tokens_and_perplexity_of_every_step(sampler: st
     assert all(value > 1 for value in found["perplexity"])
 
 
+def test_exploration_takes_the_steps_that_all_rows_have() -> None:
+    """With seed 0 climb's first step writes one draft, with other seeds four: of 10 drafts it makes a step more."""
+    lm, wish = tiny_lm("llama-tied"), Keywords(["soup"])
+    found = explore(lm, wish, "the food", settings_of("climb", wish, steps=10), SMALL)
+    assert len(found["perplexity"]) == len(found["score"]) == len(found["hops"]) + 1 == 3
+
+
 def test_a_sampler_that_never_moves_makes_no_hops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny.Drawn, "step", lambda self, problem, state, rng: state)
     lm, wish = tiny_lm("llama-tied"), Keywords(["soup"])
