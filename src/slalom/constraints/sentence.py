@@ -8,9 +8,8 @@ import torch
 
 from slalom.backbone.ending import ends_sentence
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint
+from slalom.constraints.constraint import SCALE, Constraint
 from slalom.constraints.custom import Custom
-from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 

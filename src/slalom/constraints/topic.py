@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint, Likeliest, first
-from slalom.constraints.keywords import SCALE, Keywords
+from slalom.constraints.constraint import SCALE, Constraint, Likeliest, first
+from slalom.constraints.keywords import Keywords
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 

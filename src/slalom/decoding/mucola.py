@@ -25,7 +25,6 @@ from slalom.backbone.placement import double
 from slalom.backbone.rollout import best_allowed, finished, rollout
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.keywords import SCALE
 from slalom.decoding.bias import geometry
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
@@ -275,7 +274,7 @@ class MuCoLa:
         judged = part.judge(draft)
         if part.probability(judged.score) is not None:
             return judged.score - self.goal
-        return (judged.score - SCALE).clamp(max=-LEAST).masked_fill(judged.satisfied, 0.0)
+        return (judged.score - part.full_score).clamp(max=-LEAST).masked_fill(judged.satisfied, 0.0)
 
 
 def dot_plus_plus(
