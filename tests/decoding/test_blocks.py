@@ -10,7 +10,7 @@ from slalom.backbone.rollout import Limits
 from slalom.constraints import EndsWithSentence, Keywords, Length, Regex
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.custom import Custom
+from slalom.constraints.custom import ANYTHING, Custom
 from slalom.decoding.blocks import BLOCK, ONE_BLOCK, SENTENCE_FROM, is_long, joined, next_block
 from slalom.decoding.climb import Climb
 from slalom.decoding.sampler import Preset, Request, Stop
@@ -18,7 +18,6 @@ from slalom.decoding.scheduler import RowReport, Scheduler, decode
 from slalom.types import Draft, Prompt
 from tests.helpers import unsteered
 
-ANYTHING = Custom(lambda prompt, text: True, "anything")
 CLIMB = Climb(top_k=20, looks=4, width=2)
 
 

@@ -80,11 +80,10 @@ def study_cells(study: str, samplers: list[SamplerName], model: str) -> tuple[li
 
 def ablation_cells(sampler: str, preset: str, model: str) -> list[Cell]:
     """The sampler as it is, and with one knob at a time changed."""
-    from slalom.constraints import Custom
+    from slalom.constraints.custom import ANYTHING
     from slalom.decoding.presets import preset_for
 
-    anything = Custom(lambda prompt, text: True, "anything")  # presets are the same for all constraints but keywords
-    base = preset_for(preset, anything, model, sampler=sampler).sampler
+    base = preset_for(preset, ANYTHING, model, sampler=sampler).sampler  # the same for all constraints but keywords
     for knob in ("weight", "tau", "top_k"):
         if not hasattr(base, knob):
             raise SlalomError(f"the sampler {sampler} has no knob {knob}; the ablation is of dab")
