@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from slalom.backbone.engine import TransformersEngine
-from slalom.backbone.model import DEFAULT, LanguageModel
+from slalom.backbone.model import LanguageModel
+from slalom.backbone.names import DEFAULT
 from slalom.backbone.rollout import Prompts, rollout
 from slalom.backbone.steering import Change, Steers, hidden_size, steering
 from slalom.constraints.constraint import Constraint

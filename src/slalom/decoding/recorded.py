@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slalom.backbone import cache
-from slalom.backbone.model import DEFAULT
+from slalom.backbone.names import DEFAULT
 from slalom.errors import SlalomError
 
 RECORDED = {DEFAULT: 2.4}  # measured by us, for the models we name

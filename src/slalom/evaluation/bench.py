@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from slalom.api import SteerableModel, load
-from slalom.backbone.engines import EngineName, has_openvino
+from slalom.backbone.engines import has_openvino
+from slalom.backbone.names import EngineName
 from slalom.constraints import Sentiment
 from slalom.evaluation.bench_memory import memory_over_generate
 from slalom.evaluation.bench_profile import DECODED, looks_share, profile
