@@ -21,7 +21,7 @@ from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Problem, Request, Sampler, Stop
 from slalom.types import Draft
 
-TOKENS = 16_384  # that may be held at once: of all rows, the prompt's and the text's, a draft side by side each
+MOST_TOKENS = 16_384  # in memory at once: prompt and text of every row, times its drafts side by side
 BLOCKS = 1_000_003  # RNG stream id of a text's second block; the others follow
 
 
@@ -171,7 +171,7 @@ class Scheduler:
     A row's text depends on its own request alone. At most `tokens` tokens are held at once; who finds no room waits.
     """
 
-    def __init__(self, lm: LanguageModel, callbacks: tuple[Callback, ...] = (), tokens: int = TOKENS) -> None:
+    def __init__(self, lm: LanguageModel, callbacks: tuple[Callback, ...] = (), tokens: int = MOST_TOKENS) -> None:
         self.lm = lm
         self.callbacks = callbacks
         self.tokens = tokens

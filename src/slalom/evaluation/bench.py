@@ -19,7 +19,7 @@ from slalom.evaluation.bench_memory import memory_over_generate
 from slalom.evaluation.bench_profile import DECODED, looks_share, profile
 from slalom.evaluation.bench_start import time_start
 from slalom.evaluation.bench_steps import LENGTH, LENGTHS, STEPS, Figures, scaling, step_and_generate, textbook_over_dab
-from slalom.evaluation.satisfied import satisfied_ways
+from slalom.evaluation.satisfied import satisfied_variants
 
 INSTRUCTIONS = (
     "sse4_2",
@@ -64,7 +64,7 @@ def measure(settings: BenchSettings, log: Log) -> dict[str, Any]:
     measured["decoded_tokens_per_second"] = _decoded(profiles, measured["milliseconds"]["generate"])
     measured["satisfied_over_generate"] = {
         engine: {
-            str(batch): satisfied_ways(lm, batch, settings.prompts, settings.peers, settings.quick, log)
+            str(batch): satisfied_variants(lm, batch, settings.prompts, settings.peers, settings.quick, log)
             for batch in (settings.batches[:1] if settings.quick else settings.batches)
         }
         for engine, lm in lms.items()

@@ -17,7 +17,7 @@ from slalom.evaluation.tasks import Task
 
 KNOB_LABELS = {"weight": "bias weight w", "tau": "proposal temperature τ", "top_k": "top-k"}
 
-# The paper's Tables 1 and 3, on its units machine with GPT-2 large.
+# The paper's Tables 1 and 3, on its authors' machine, with GPT-2 large.
 PAPER_TOKENS_PER_SECOND = {"bolt": "9.495 ± 0.095", "dab": "23.213 ± 0.304"}
 PAPER_BACKWARD = {
     "bolt": {"AddmmBackward0": (3098, 1.8434), "ViewBackward0": (10761, 0.5635), "BmmBackward0": (1536, 0.2702)},
@@ -129,8 +129,8 @@ def efficiency(run: Run, measured: list[Record]) -> list[Block]:
             ["sampler", "n·s/t", "of all rows"],
             speed,
             "Tokens per second: length * steps / time, and that times the rows decoded together. Every draft is "
-            "credited with all its tokens; dab's default decodes only those after its move. Smaller: the paper's, on "
-            "its machine.",
+            "credited with all its tokens, though climb decodes only those after a move. Smaller: the paper's, on its "
+            "machine.",
         ),
         Table(
             ["operation", *columns],
