@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_a_study_measures_every_sampler_on_every_prompt_and_goes_on_where_it_was
     assert [unit["cell"] for unit in again] == [unit["cell"] for unit in whole]
     text = (small / "out" / "report.md").read_text()
     assert {"exploration": "hops a step", "efficiency": "n·s/t"}[study] in text
-    assert "| drawn:hot" in text
+    assert re.search(r"\| drawn:hot.* \| \d.*<br>n 2 \|", text)
 
 
 def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
@@ -127,6 +128,7 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     text = (small / "out" / "report.md").read_text()
     for label in ("bias weight w", "proposal temperature τ", "top-k"):
         assert f"| {label} | Success ↑ | PPL ↓ |" in text
+    assert re.search(rf"\| {DAB().weight:g} \| \d\S*( ± \S+)?<br>n \d+ \| \d.*<br>n \d+ \|", text)
     weights = [line.split(" | ")[0] for line in text.partition("bias weight w")[2].splitlines()[2:4]]
     assert weights == [f"| {DAB().weight:g}", "| 2"]
     assert (small / "out" / "figures" / "ablation-perplexity.svg").exists()
