@@ -142,10 +142,19 @@ def test_words_are_asked_for_once_and_shared_out_among_the_blocks(llama: Steerab
     assert Regex("x+").remaining(after(llama, " xx"), 2) is None
 
 
-def test_form_is_asked_of_the_last_block_alone(llama: SteerableModel) -> None:
-    for wish in (EndsWithSentence(), Length(3, 50)):
-        assert wish.remaining(after(llama, " good"), 2) is None
-        assert wish.remaining(after(llama, " good"), 1) is wish
+def test_the_end_of_a_sentence_is_asked_of_the_last_block_alone(llama: SteerableModel) -> None:
+    wish = EndsWithSentence()
+    assert wish.remaining(after(llama, " good"), 2) is None
+    assert wish.remaining(after(llama, " good"), 1) is wish
+
+
+def test_a_block_before_the_last_has_no_more_than_its_share_of_the_words(llama: SteerableModel) -> None:
+    wish = Length(3, 10)
+    assert wish.remaining(after(llama, " good"), 1) is wish
+    shared = wish.remaining(after(llama, " good and warm"), 2)  # seven words are left for two blocks
+    assert shared is not None
+    assert shared.name == "length:0-7"
+    assert wish.remaining(after(llama, " good" * 11), 2) is None  # nothing can be mended
 
 
 def test_all_words_stand_somewhere_in_a_long_text(lm: SteerableModel) -> None:
