@@ -118,7 +118,7 @@ def test_a_study_measures_every_sampler_on_every_prompt_and_goes_on_where_it_was
 def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     task = tasks.load_task(str(small / "soup.toml"))
     plain = Cell("soup", "dab")
-    knobs = [("weight", 2.0), ("tau", 0.3), ("top_k", 50)]
+    knobs = [("weight", 3.0), ("tau", 0.3), ("top_k", 50)]
     cells = (plain, *(plain._replace(knobs=(one,)) for one in knobs))
     shorter = task.model_copy(update={"prompts": ["we"], "records": task.records[:1]})
     settings = RunSettings(cells, "quick", "tiny", "torch", study="ablation")
@@ -130,7 +130,7 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
         assert f"| {label} | Success ↑ | PPL ↓ |" in text
     assert re.search(rf"\| {DAB().weight:g} \| \d\S*( ± \S+)?<br>n \d+ \| \d.*<br>n \d+ \|", text)
     weights = [line.split(" | ")[0] for line in text.partition("bias weight w")[2].splitlines()[2:4]]
-    assert weights == [f"| {DAB().weight:g}", "| 2"]
+    assert weights == [f"| {DAB().weight:g}", "| 3"]
     assert (small / "out" / "figures" / "ablation-perplexity.svg").exists()
     assert read_run(small / "out").settings.cells == cells
 
