@@ -10,7 +10,7 @@ import argparse
 import json
 
 import slalom
-from slalom.evaluation.satisfied import Way, satisfied_over_generate
+from slalom.evaluation.satisfied import Variant, satisfied_over_generate
 
 
 def main() -> None:
@@ -22,9 +22,9 @@ def main() -> None:
     args = parser.parse_args()
     prompts, widths = (1, (1, 2)) if args.quick else (args.prompts, (1, 2, 4, 8))
     tell = False if args.untold else "auto"
-    ways = tuple(Way(f"width {width}", {"tell": tell, "knobs": {"width": width}}) for width in widths)
+    variants = tuple(Variant(f"width {width}", {"tell": tell, "knobs": {"width": width}}) for width in widths)
     wish = {"negative": slalom.Sentiment("negative")}
-    print(json.dumps(satisfied_over_generate(slalom.load(), wish, ways, 1, prompts, lambda line: None), indent=2))
+    print(json.dumps(satisfied_over_generate(slalom.load(), wish, variants, 1, prompts, lambda line: None), indent=2))
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_a_texts_logits_on_openvino_are_the_same_whoever_is_read_beside_it() -> 
     """To the last bit where activations have eight bits, which round a last bit up to another text."""
     lm = slalom.load(engine="openvino")
     engine = lm.engine
-    close = 0.0 if engine.way.group != "0" else 1e-3
+    close = 0.0 if engine.settings.group != "0" else 1e-3
     numbers = torch.Generator().manual_seed(0)
     ids = torch.randint(10, 40_000, (40, 90), generator=numbers)
     ids[::3, :40] = ids[0, :40]  # some begin alike

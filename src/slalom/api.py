@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from slalom.backbone.engines import EngineName
-from slalom.backbone.model import DEFAULT, DeviceMap, LanguageModel, open_parts
+from slalom.backbone.model import DeviceMap, LanguageModel, open_parts
+from slalom.backbone.names import DEFAULT, EngineName
 from slalom.backbone.placement import move
 from slalom.backbone.rollout import REPETITION_PENALTY, Limits
 from slalom.backbone.telling import Message, instruction

@@ -64,11 +64,6 @@ class Draft(NamedTuple):
         counts = self.lengths + self.ended
         return torch.where(counts > 0, torch.exp(-self.log_probs.sum(-1) / counts.clamp(min=1)), torch.inf)
 
-    @property
-    def empty(self) -> torch.Tensor:
-        """Which rows say nothing at all: bool [B]."""
-        return torch.tensor([not text.strip() for text in self.texts], device=self.tokens.device)
-
     def where(self, take: torch.Tensor, other: Draft) -> Draft:
         """This draft's rows where `take` says so, bool [B], the other's elsewhere."""
         return Draft(

@@ -103,10 +103,10 @@ def test_a_saved_model_is_converted_once_and_then_runs_without_its_weights(
 READING = """
 import sys, threading, torch
 from pathlib import Path
-from slalom.backbone.openvino_engine import OpenVINOEngine, Way
+from slalom.backbone.openvino_engine import EngineSettings, OpenVINOEngine
 from slalom.types import Tokens
 
-engine, few = OpenVINOEngine(Path(sys.argv[1]), Way("32", 2)), torch.ones(2, 5, dtype=torch.long)
+engine, few = OpenVINOEngine(Path(sys.argv[1]), EngineSettings("32", 2)), torch.ones(2, 5, dtype=torch.long)
 
 def read():
     for _ in range(100):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.backbone.rollout import FREE, Limits, Resumed, highest, penalise, rollout
+from slalom.backbone.rollout import FREE, Limits, Resumed, _Rules, highest, penalise, rollout
 from slalom.errors import SlalomError
+from slalom.types import Prompt
 from tests.conftest import SHAPES, tiny_lm
 from tests.helpers import push_at, unsteered
 
@@ -117,6 +118,17 @@ def test_the_repetition_penalty_moves_seen_logits_down_whatever_their_sign() -> 
     logits = torch.tensor([[2.0, -2.0, 1.0]])
     assert penalise(logits, torch.tensor([[0, 1]]), 2.0).tolist() == [[1.0, -4.0, 1.0]]
     assert penalise(logits, torch.tensor([[0, 1]]), 1.0).tolist() == logits.tolist()
+
+
+@pytest.mark.parametrize("other", [2.0, 3.0], ids=["one penalty", "two penalties"])
+def test_what_a_row_has_written_is_penalised_and_nothing_else(llama: SteerableModel, other: float) -> None:
+    prompts = [Prompt("", ()), Prompt("", (), begun_ids=(7,)), Prompt("", ())]
+    limits = [Limits(2, repetition_penalty=penalty) for penalty in (2.0, 2.0, other)]
+    rules = _Rules.of(llama.vocabulary, limits, prompts)
+    logits, rows = torch.ones(3, llama.vocabulary.size), torch.arange(3)
+    tokens, places = torch.tensor([[0, 0], [9, 0], [9, 9]]), torch.tensor([0, 1, 1])
+    seen = [row.nonzero()[:, 0].tolist() for row in rules.penalised(logits, rows, tokens, places) != 1]
+    assert seen == [[], [7, 9], [9]]
 
 
 def test_a_rollout_leaves_no_graph(lm: SteerableModel) -> None:

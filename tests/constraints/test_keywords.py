@@ -7,7 +7,8 @@ import torch
 
 from slalom.api import SteerableModel
 from slalom.constraints import EndsWithSentence, Keywords
-from slalom.constraints.keywords import SCALE, Spelling
+from slalom.constraints.constraint import SCALE
+from slalom.constraints.keywords import Spelling
 from slalom.errors import SlalomError
 from tests.helpers import draft_of, one_hots, problem_of
 

@@ -6,7 +6,7 @@ import pytest
 
 from slalom.api import SteerableModel
 from slalom.constraints import Regex
-from slalom.constraints.keywords import SCALE
+from slalom.constraints.constraint import SCALE
 from slalom.errors import SlalomError
 from tests.helpers import draft_of
 

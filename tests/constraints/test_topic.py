@@ -68,6 +68,19 @@ def test_the_words_and_all_that_is_near_are_worth_proposing(llama: SteerableMode
     assert not llama.vocabulary.never_candidates[wanted].any()
 
 
+def test_gradients_that_samplers_follow_lead_to_one_spelling_of_a_word(llama: SteerableModel) -> None:
+    topic = Topic(["soup", "sunrise"])
+    usual = topic.one_spelling()
+    spellings = usual.keywords.spellings(llama.vocabulary)
+    texts = [llama.vocabulary.decode([list(spelling.tokens)])[0] for spelling in spellings]
+    assert texts == [" soup", " sunrise"]
+    assert len(topic.keywords.spellings(llama.vocabulary)) > 2
+    assert usual is topic.one_spelling()
+    assert usual.one_spelling() is usual
+    draft = draft_of(llama, [("we", " liked the Soup")])
+    assert usual.score(draft).tolist() == topic.score(draft).tolist()  # whatever spelling stands there counts
+
+
 def test_steering_reaches_a_topic(lm: SteerableModel) -> None:
     out = lm.steer(["a day in", "we liked"], Topic(["soup", "food"]), length=8, samples=2)
     assert all(row.satisfied for row in out.rows)

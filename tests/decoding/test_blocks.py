@@ -10,7 +10,7 @@ from slalom.backbone.rollout import Limits
 from slalom.constraints import EndsWithSentence, Keywords, Length, Regex
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.custom import Custom
+from slalom.constraints.custom import ANYTHING, Custom
 from slalom.decoding.blocks import BLOCK, ONE_BLOCK, SENTENCE_FROM, is_long, joined, next_block
 from slalom.decoding.climb import Climb
 from slalom.decoding.sampler import Preset, Request, Stop
@@ -18,7 +18,6 @@ from slalom.decoding.scheduler import RowReport, Scheduler, decode
 from slalom.types import Draft, Prompt
 from tests.helpers import unsteered
 
-ANYTHING = Custom(lambda prompt, text: True, "anything")
 CLIMB = Climb(top_k=20, looks=4, width=2)
 
 
@@ -143,10 +142,19 @@ def test_words_are_asked_for_once_and_shared_out_among_the_blocks(llama: Steerab
     assert Regex("x+").remaining(after(llama, " xx"), 2) is None
 
 
-def test_form_is_asked_of_the_last_block_alone(llama: SteerableModel) -> None:
-    for wish in (EndsWithSentence(), Length(3, 50)):
-        assert wish.remaining(after(llama, " good"), 2) is None
-        assert wish.remaining(after(llama, " good"), 1) is wish
+def test_the_end_of_a_sentence_is_asked_of_the_last_block_alone(llama: SteerableModel) -> None:
+    wish = EndsWithSentence()
+    assert wish.remaining(after(llama, " good"), 2) is None
+    assert wish.remaining(after(llama, " good"), 1) is wish
+
+
+def test_a_block_before_the_last_has_no_more_than_its_share_of_the_words(llama: SteerableModel) -> None:
+    wish = Length(3, 10)
+    assert wish.remaining(after(llama, " good"), 1) is wish
+    shared = wish.remaining(after(llama, " good and warm"), 2)  # seven words are left for two blocks
+    assert shared is not None
+    assert shared.name == "length:0-7"
+    assert wish.remaining(after(llama, " good" * 11), 2) is None  # nothing can be mended
 
 
 def test_all_words_stand_somewhere_in_a_long_text(lm: SteerableModel) -> None:

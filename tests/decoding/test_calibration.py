@@ -8,9 +8,10 @@ import pytest
 
 from slalom.api import SteerableModel
 from slalom.constraints.classifier import Classifier
-from slalom.decoding.calibration import Calibration, Trial, best_trial, calibrate, recorded_weight, remember
+from slalom.decoding.calibration import Calibration, Trial, best_trial, calibrate, remember
 from slalom.decoding.dab import DAB
 from slalom.decoding.presets import preset_for
+from slalom.decoding.recorded import recorded_weight
 from slalom.errors import SlalomError
 
 

@@ -13,7 +13,6 @@ from slalom.api import SteerableModel
 from slalom.backbone.steering import Steers, steering
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
-from slalom.constraints.sentiment import Sentiment
 from slalom.decoding import lm_steer
 from slalom.decoding.lm_steer import LMSteer, load_steer
 from slalom.errors import SlalomError
@@ -100,15 +99,15 @@ def test_a_label_and_its_opposite_are_steered_opposite_ways(llama: SteerableMode
 
 def test_a_sum_is_steered_by_the_weighted_sum_of_its_steers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Taste(Classifier):
-        pass
+        steer_name = "taste"
 
     class Warmth(Classifier):
-        pass
+        steer_name = "warmth"
 
     lm = tiny_lm("gpt2-untied")
     model, tokenizer = tiny_classifier()
     taste, warmth = Taste(model, "good", tokenizer, "taste"), Warmth(model, "bad", tokenizer, "warmth")
-    shipped = {(Taste, lm.name): "taste", (Warmth, lm.name): "warmth"}
+    shipped = {(name, lm.name): name for name in ("taste", "warmth")}
     monkeypatch.setattr(lm_steer, "SHIPPED_STEERS", shipped)
     monkeypatch.setattr(lm_steer, "SHIPPED", tmp_path)
     for seed, name in enumerate(("taste", "warmth")):
@@ -203,7 +202,7 @@ def test_every_shipped_steer_says_what_made_it_and_knows_its_constraints_labels(
         card = json.loads((lm_steer.SHIPPED / name / "card.json").read_text(encoding="utf-8"))
         assert card["lm"] == model
         assert card["command"].startswith("slalom train steer")
-        for label in ("positive", "negative") if kind is Sentiment else ("clean", "toxic"):
+        for label in ("positive", "negative") if kind == "sentiment" else ("clean", "toxic"):
             losses = card["next_token_loss"][f"{label} texts"]
             mine = losses.pop(f"steered to {label}")
             assert mine < losses["unsteered"]

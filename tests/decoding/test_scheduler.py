@@ -9,6 +9,7 @@ import torch
 
 from slalom.api import SteerableModel
 from slalom.backbone.rollout import Limits, Prompts, Rollout, rollout
+from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints import Avoid, Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
@@ -213,6 +214,26 @@ def test_a_bad_row_fails_alone(llama: SteerableModel, good: Classifier) -> None:
     assert found[2].best is None
     assert [text_of(found[ticket]) for ticket in (0, 1)] == [
         text_of(end) for _, end in sorted(finished(again(scheduler, requests)).items())
+    ]
+
+
+def test_a_row_that_cannot_begin_beside_others_fails_alone(llama: SteerableModel, good: Classifier) -> None:
+    class Breaks(Custom):
+        """Cannot say which tokens it wants."""
+
+        def wanted(self, vocabulary: Vocabulary) -> list[int]:
+            raise ZeroDivisionError("nothing is wanted")
+
+    first, second, *_ = mixed(llama, good, SAMPLERS["climb"])
+    scheduler = Scheduler(llama)
+    scheduler.add(first)
+    found = {end.ticket: end for end in scheduler.step()}
+    scheduler.add(first._replace(constraint=Breaks(lambda prompt, text: True, "breaks")))
+    scheduler.add(second)
+    found |= finished(scheduler)
+    assert isinstance(found[1].error, ZeroDivisionError)
+    assert [text_of(found[ticket]) for ticket in (0, 2)] == [
+        text_of(end) for _, end in sorted(finished(again(scheduler, [first, second])).items())
     ]
 
 

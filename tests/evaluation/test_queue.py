@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,16 @@ def test_a_run_that_fails_is_named_and_the_next_one_begins(file: Path) -> None:
     assert list(failed) == ["first"]
     assert "holds no evaluation" in failed["first"]
     assert (file.parent / "results" / "second" / "report.md").exists()
+
+
+def test_a_run_that_fails_unexpectedly_is_named_by_its_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: Any) -> None:
+        raise IndexError("too far")
+
+    said: list[str] = []
+    monkeypatch.setattr("slalom.evaluation.queue.run_evaluation", breaks)
+    assert run(file, said) == dict.fromkeys(("first", "second"), "IndexError: too far")
+    assert "first failed: IndexError: too far" in said
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_the_report_has_tables_intervals_the_papers_figures_examples_and_judges(
     costs = r"\| \d\.\d\d \| 1\.00 \|"  # seconds and passes: ratios without intervals
     assert re.search(r"\| drawn:hot<br>6 prompts \| [+-]\d.*<br>.* to .* \| \d.*<br>.* to .* " + costs, text)
     assert "95 % bootstrap intervals" in text
+    assert re.search(r"\| drawn \| \d\.\d+ to \d\.\d+<br>n 24 \| — \|", text)
     assert "Nonsense ahead." in text
     assert "*the food*" in text
     assert "| perplexity | a ruler | r1 | 0.750 rulers | 0.500 rulers |" in text

@@ -7,7 +7,7 @@ import pytest
 from slalom.api import SteerableModel
 from slalom.constraints import Keywords
 from slalom.evaluation import satisfied
-from slalom.evaluation.satisfied import BOTH, Cost, Way, satisfied_over_generate, satisfied_ways
+from slalom.evaluation.satisfied import BOTH, Cost, Variant, satisfied_over_generate, satisfied_variants
 
 
 def test_the_mean_is_a_satisfied_texts_and_the_median_a_batchs() -> None:
@@ -24,8 +24,8 @@ def test_the_mean_is_missing_where_nothing_is_satisfied() -> None:
 
 def test_every_way_is_measured_for_every_wish_and_for_all_together(llama: SteerableModel) -> None:
     wishes = {word: Keywords([word]) for word in ("soup", "rain")}
-    ways = (Way("climb", {"steps": 8, "tell": False}), Way("plain", {"sampler": "none", "tell": False}))
-    found = satisfied_over_generate(llama, wishes, ways, 2, 3, lambda line: None)
+    variants = (Variant("climb", {"steps": 8, "tell": False}), Variant("plain", {"sampler": "none", "tell": False}))
+    found = satisfied_over_generate(llama, wishes, variants, 2, 3, lambda line: None)
     assert list(found) == ["climb", "plain"]
     assert list(found["climb"]) == list(found["plain"]) == ["soup", "rain", BOTH]
     assert [rows["n"] for rows in found["climb"].values()] == [3, 3, 6]
@@ -40,13 +40,13 @@ def test_bolt_gets_few_prompts_but_a_whole_batch(
     asked: dict[str, int] = {}
 
     def note(
-        lm: object, wishes: object, ways: tuple[Way, ...], batch: int, prompts: int, log: object
+        lm: object, wishes: object, variants: tuple[Variant, ...], batch: int, prompts: int, log: object
     ) -> dict[str, int]:
-        asked.update((way.name, prompts) for way in ways)
+        asked.update((variant.name, prompts) for variant in variants)
         return {}
 
     monkeypatch.setattr(satisfied, "satisfied_over_generate", note)
     monkeypatch.setattr(satisfied, "Sentiment", lambda label: Keywords([label]))
-    satisfied_ways(llama, batch, 30, peers, {"told": "auto"}, False, lambda line: None)
+    satisfied_variants(llama, batch, 30, peers, {"told": "auto"}, False, lambda line: None)
     assert {name for name, count in asked.items() if count == 30} == {"climb, told", "best-of-8, told"}
     assert asked.get("bolt, told") == asked.get("bolt, untold") == bolt

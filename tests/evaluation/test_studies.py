@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,13 @@ def test_exploration_counts_hops_tokens_and_perplexity_of_every_step(sampler: st
     assert all(0 <= hops <= studies.LENGTH for hops in found["hops"])
     assert 1 < found["unique"] <= 4
     assert all(value > 1 for value in found["perplexity"])
+
+
+def test_exploration_takes_the_steps_that_all_rows_have() -> None:
+    """With seed 0 climb's first step writes one draft, with other seeds four: of 10 drafts it makes a step more."""
+    lm, wish = tiny_lm("llama-tied"), Keywords(["soup"])
+    found = explore(lm, wish, "the food", settings_of("climb", wish, steps=10), SMALL)
+    assert len(found["perplexity"]) == len(found["score"]) == len(found["hops"]) + 1 == 3
 
 
 def test_a_sampler_that_never_moves_makes_no_hops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +112,13 @@ def test_a_study_measures_every_sampler_on_every_prompt_and_goes_on_where_it_was
     assert [unit["cell"] for unit in again] == [unit["cell"] for unit in whole]
     text = (small / "out" / "report.md").read_text()
     assert {"exploration": "hops a step", "efficiency": "n·s/t"}[study] in text
-    assert "| drawn:hot" in text
+    assert re.search(r"\| drawn:hot.* \| \d.*<br>n 2 \|", text)
 
 
 def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     task = tasks.load_task(str(small / "soup.toml"))
     plain = Cell("soup", "dab")
-    knobs = [("weight", 2.0), ("tau", 0.3), ("top_k", 50)]
+    knobs = [("weight", 3.0), ("tau", 0.3), ("top_k", 50)]
     cells = (plain, *(plain._replace(knobs=(one,)) for one in knobs))
     shorter = task.model_copy(update={"prompts": ["we"], "records": task.records[:1]})
     settings = RunSettings(cells, "quick", "tiny", "torch", study="ablation")
@@ -120,8 +128,9 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     text = (small / "out" / "report.md").read_text()
     for label in ("bias weight w", "proposal temperature τ", "top-k"):
         assert f"| {label} | Success ↑ | PPL ↓ |" in text
+    assert re.search(rf"\| {DAB().weight:g} \| \d\S*( ± \S+)?<br>n \d+ \| \d.*<br>n \d+ \|", text)
     weights = [line.split(" | ")[0] for line in text.partition("bias weight w")[2].splitlines()[2:4]]
-    assert weights == [f"| {DAB().weight:g}", "| 2"]
+    assert weights == [f"| {DAB().weight:g}", "| 3"]
     assert (small / "out" / "figures" / "ablation-perplexity.svg").exists()
     assert read_run(small / "out").settings.cells == cells
 

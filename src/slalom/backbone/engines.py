@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 from slalom.backbone import cache
 from slalom.backbone.engine import Engine, TransformersEngine
+from slalom.backbone.names import EngineName
 from slalom.backbone.placement import is_settled
 from slalom.backbone.saved import SavedModel
 from slalom.errors import SlalomError
@@ -16,7 +17,6 @@ from slalom.errors import SlalomError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-EngineName = Literal["auto", "torch", "openvino"]
 FAILURES = Path("openvino") / "failed"  # in the cache folder: a file for every model that could not be converted
 
 

@@ -15,7 +15,9 @@ from jinja2 import TemplateError
 
 from slalom.backbone import progress, telling, weights
 from slalom.backbone.engine import Engine
-from slalom.backbone.engines import EngineName, engine_for, has_openvino
+from slalom.backbone.engines import engine_for, has_openvino
+from slalom.backbone.names import DEFAULT as DEFAULT
+from slalom.backbone.names import EngineName
 from slalom.backbone.passes import count_passes
 from slalom.backbone.placement import is_settled, known_device, known_dtype, place
 from slalom.backbone.rollout import Prompts
@@ -28,7 +30,6 @@ from slalom.types import Draft, Prompt, Tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-DEFAULT = "smollm2-135m-instruct"
 ROLES = ("system", "user", "assistant", "tool", "developer")
 NEEDS_BOS = "gemma"  # model types that write nonsense without it, and whose tokenizers made from GGUF leave it out
 ANSWER = "\ue002"  # stands in a template for an answer that has begun

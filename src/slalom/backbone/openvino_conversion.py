@@ -27,7 +27,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from slalom.backbone import progress
 from slalom.backbone.engine import Engine, TransformersEngine
-from slalom.backbone.openvino_engine import OpenVINOEngine, Way
+from slalom.backbone.openvino_engine import EngineSettings, OpenVINOEngine
 from slalom.backbone.openvino_graph import compiled
 from slalom.backbone.openvino_pass import TRIED, steady_rows
 from slalom.errors import SlalomError
@@ -58,7 +58,7 @@ def make(model: PreTrainedModel, target: Path) -> None:
         (target / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def _steadiest(folder: Path, model: PreTrainedModel) -> Way:
+def _steadiest(folder: Path, model: PreTrainedModel) -> EngineSettings:
     """The first way of quantising activations with which a row's logits do not depend on its batch."""
     config, failures = model.config.get_text_config(), list[Exception]()
     longest = getattr(config, "max_position_embeddings", None) or TRIED
@@ -69,11 +69,11 @@ def _steadiest(folder: Path, model: PreTrainedModel) -> Way:
             failures.append(error)
             continue
         if least is not None:
-            return Way(group, least)
+            return EngineSettings(group, least)
     if len(failures) == len(GROUPS):
         reason = str(failures[-1]).strip().splitlines()[-1]  # where it happened comes before
         raise SlalomError(f"openvino cannot run the model ({reason}); use the torch engine")
-    return Way(GROUPS[-1], 1)  # as steady as it gets: rounding errors are left
+    return EngineSettings(GROUPS[-1], 1)  # as steady as it gets: rounding errors are left
 
 
 @torch.inference_mode()

@@ -25,9 +25,9 @@ from slalom.backbone import cache, progress
 from slalom.backbone.openvino_graph import compile_model
 from slalom.errors import SlalomError
 
-# Inputs are padded to multiples of this: whole vectors. Sums over the padding are added up in vectors; shifted within
-# these, their last bit changes, and a text's outputs would depend on the longest text beside it.
-LENGTHS = 16
+# Inputs are padded to a multiple of this many tokens: whole vectors. Sums over the padding are added up in vectors;
+# shifted within these, their last bit changes, and a text's outputs would depend on the longest text beside it.
+PADDED_TO = 16
 CLOSE = 0.03  # of the outputs' spread on the examples: how far a way may be off, at the most
 REPEATS = 5  # of the race between torch and openvino
 TORCH = "torch"  # the way to run where openvino has no better one
@@ -58,7 +58,7 @@ class OpenVINOEncoder:
         """The outputs [B, k] of inputs [B, m], in a request of this thread's own."""
         if not hasattr(self.own, "request"):
             self.own.request = self.compiled.create_infer_request()
-        missing = -next(iter(inputs.values())).shape[1] % LENGTHS
+        missing = -next(iter(inputs.values())).shape[1] % PADDED_TO
         padded = {name: nn.functional.pad(tensor, (0, missing)).numpy() for name, tensor in inputs.items()}
         self.own.request.infer(padded)
         return torch.from_numpy(np.array(self.own.request.get_output_tensor(0).data))
@@ -94,7 +94,7 @@ def possible_ways() -> list[str]:
 def _fingerprint(model: nn.Module | str, encode: Encode, example: dict[str, torch.Tensor]) -> str:
     """A name for exactly this function of exactly this model, converted by exactly these versions for such a CPU."""
     ways = [WAYS[name] for name in possible_ways()]
-    made_by = f"{encode.__qualname__} {sorted(example)} {ov.__version__} {torch.__version__} {ways} {LENGTHS}"
+    made_by = f"{encode.__qualname__} {sorted(example)} {ov.__version__} {torch.__version__} {ways} {PADDED_TO}"
     seen = hashlib.sha256(made_by.encode())
     if isinstance(model, str):
         seen.update(model.encode())
@@ -143,9 +143,9 @@ def _is_close(run: Encode, example: dict[str, torch.Tensor], wanted: torch.Tenso
 def _is_steady(run: Encode, example: dict[str, torch.Tensor]) -> bool:
     """Whether a text's outputs are the same to the last bit alone, among more texts and beside a longer one."""
     outputs = run(example)
-    short = {name: tensor[:, :LENGTHS] for name, tensor in example.items()}
+    short = {name: tensor[:, :PADDED_TO] for name, tensor in example.items()}
     wide = {
-        name: torch.cat([tensor, torch.zeros_like(example[name][:, LENGTHS:])], 1) for name, tensor in short.items()
+        name: torch.cat([tensor, torch.zeros_like(example[name][:, PADDED_TO:])], 1) for name, tensor in short.items()
     }
     fewer = [run({name: tensor[:count] for name, tensor in example.items()}) for count in (1, 2, 3)]
     more = run({name: tensor.repeat(4, 1) for name, tensor in example.items()})

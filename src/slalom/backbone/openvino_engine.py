@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LAYOUT = 3  # of a converted model's folder
 
 
-class Way(NamedTuple):
-    """How a model is best run on this machine: fast, and so that a row's logits do not depend on its batch."""
+class EngineSettings(NamedTuple):
+    """How a model is run best on this machine: fast, and so that a row's logits do not depend on its batch."""
 
     group: str  # of so many activations that are quantised together to eight bits; 0 leaves them as they are
     least_rows: int  # of a request
@@ -40,19 +40,19 @@ class OpenVINOEngine:
 
     name = "openvino"
 
-    def __init__(self, folder: Path, way: Way) -> None:
-        self.way = way
+    def __init__(self, folder: Path, settings: EngineSettings) -> None:
+        self.settings = settings
         self._making: concurrent.futures.Future[Graph] = concurrent.futures.Future()
-        threading.Thread(target=self._make, args=(folder, way)).start()
+        threading.Thread(target=self._make, args=(folder, settings)).start()
 
     @functools.cached_property
     def graph(self) -> Graph:
         """When it is ready."""
         return self._making.result()
 
-    def _make(self, folder: Path, way: Way) -> None:
+    def _make(self, folder: Path, settings: EngineSettings) -> None:
         try:
-            graph = Graph(compiled(folder, way.group), way.least_rows)
+            graph = Graph(compiled(folder, settings.group), settings.least_rows)
             _warm_up(graph)
         except BaseException as error:
             self._making.set_exception(error)
@@ -110,7 +110,7 @@ def prepare(model: PreTrainedModel | SavedModel, again: bool = True) -> Prepared
         raise
     failure.unlink(missing_ok=True)
     found = json.loads((place / "found.json").read_text(encoding="utf-8"))
-    return Prepared(OpenVINOEngine(place, Way(**found["way"])), found["milliseconds"])
+    return Prepared(OpenVINOEngine(place, EngineSettings(**found["way"])), found["milliseconds"])
 
 
 def _convert(model: PreTrainedModel | SavedModel, target: Path) -> None:

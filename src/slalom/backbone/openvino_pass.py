@@ -15,12 +15,12 @@ from slalom.backbone.engine import Memory, Prefix
 from slalom.backbone.openvino_blocks import Block, BlockMemory, Pool
 from slalom.types import Tokens
 
-TRIED = 80  # tokens of a text on which it is tried whether its logits depend on others
-STEADY = 4  # texts to fill up to at the most: more would make a single one slow
-TOGETHER = 64  # texts whose next token is read at once: more are hardly faster a text
-TOKENS = 1024  # that are read at once, of prompts
-LOGITS = 256  # positions whose logits are held at once, of texts that are read whole
-KNOWN = 32  # blocks of the latest prompts that are kept: most prompts begin alike, with what the LM is told
+TRIED = 80  # tokens of the texts that test whether a row's logits depend on its batch
+STEADY = 4  # `least_rows` at the most: padding every pass to more rows would make a single text slow
+TOGETHER = 64  # rows of a decoding pass at the most: a larger one is hardly faster a row
+TOKENS = 1024  # tokens of a pass over prompts at the most
+LOGITS = 256  # positions whose logits are in memory at once when whole texts are scored
+KNOWN = 32  # blocks of the latest prompts that are kept for reuse: most prompts begin with the same instruction
 
 
 class Piece(NamedTuple):

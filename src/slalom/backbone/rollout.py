@@ -160,8 +160,8 @@ def rollout(
             scores = draw(at, order[which], scores)
         if forced is not None:
             tokens = forced[order[which], at]
-            told = (tokens != FREE).nonzero()[:, 0]
-            scores = scores.index_put((told, tokens[told]), scores.new_tensor(torch.inf))
+            fixed = (tokens != FREE).nonzero()[:, 0]
+            scores = scores.index_put((fixed, tokens[fixed]), scores.new_tensor(torch.inf))
         return rules.best(scores, which, out.tokens, at)
 
     run = lm.engine.start(prompts.prefix, rows[order], (starts - 1).tolist(), n, memory)
@@ -279,6 +279,8 @@ class _Rules(NamedTuple):
     banned: torch.Tensor  # bool [B, V], never written
     never: torch.Tensor  # bool [B, V], never a candidate
     begun: torch.Tensor  # [B, b], tokens of earlier blocks, filled up with -1
+    penalty: float | None  # on repeated tokens, if all rows have the same
+    may_end_early: bool  # whether some row ends with a sentence
 
     @staticmethod
     def of(vocabulary: Vocabulary, limits: list[Limits], prompts: list[Prompt]) -> _Rules:
@@ -290,6 +292,8 @@ class _Rules(NamedTuple):
             _stacked([free if one.free else fixed for one in limits], fixed),
             _stacked([never if one.forbidden is None else never | one.forbidden.tokens for one in limits], never),
             _padded([list(prompt.begun_ids) for prompt in prompts], fixed.device),
+            limits[0].repetition_penalty if len({one.repetition_penalty for one in limits}) == 1 else None,
+            any(one.sentence_from is not None for one in limits),
         )
 
     def allowed(
@@ -303,12 +307,18 @@ class _Rules(NamedTuple):
         self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
     ) -> torch.Tensor:
         """Logits [a, V] of some rows, the tokens [B, n] of each up to its place [a] penalised for being repeated."""
+        if self.penalty == 1.0:
+            return logits
         written = torch.arange(tokens.shape[1], device=places.device) < places[:, None]
         seen = torch.cat([self.begun[rows], torch.where(written, tokens[rows], FREE)], dim=1)
         if not seen.shape[1]:
             return logits
         some = seen.amax(1, keepdim=True)  # a token of the row's own stands for the filling
         seen = torch.where(seen < 0, some, seen)
+        if self.penalty is not None:  # the usual case, without asking the device which rows have written anything
+            penalised = penalise(logits, seen.clamp(min=0), self.penalty)
+            penalised[:, 0] = torch.where(some[:, 0] < 0, logits[:, 0], penalised[:, 0])
+            return penalised
         penalties = [self.limits[row].repetition_penalty for row in rows.tolist()]
         for penalty in set(penalties) - {1.0}:
             wanted = [one == penalty for one in penalties]
@@ -336,6 +346,8 @@ class _Rules(NamedTuple):
         self, vocabulary: Vocabulary, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
     ) -> torch.Tensor:
         """Which of some rows [a] may end with the token at their place, since it ends a sentence: numbers of them."""
+        if not self.may_end_early:
+            return rows.new_empty(0)
         whole = []
         for number, (row, place) in enumerate(zip(rows.tolist(), places.tolist(), strict=True)):
             least = self.limits[row].sentence_from

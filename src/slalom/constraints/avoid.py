@@ -10,8 +10,8 @@ import torch
 
 from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import CONTEXT, Vocabulary
+from slalom.constraints.constraint import SCALE
 from slalom.constraints.custom import Custom
-from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
 from slalom.types import Prompt
 

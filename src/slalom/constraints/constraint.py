@@ -12,6 +12,8 @@ from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.types import Draft, Prompt, Relaxed
 
+SCALE = 4.0  # f of a fulfilled wish: about the margin of a classifier that is sure, so that sums weigh alike
+
 
 class Part(NamedTuple):
     """One constraint's verdict on a draft."""
@@ -102,6 +104,9 @@ class Constraint(ABC):
     name: str
     kind: str = "style"  # what samplers have presets for: style, words, detoxification; a sum of several kinds: several
     sure: float = 0.98  # the degree at which a text is taken to fulfil the wish, and a search may end
+    full_score: float = SCALE  # f of a text that fulfils the wish: how far another falls short is measured by it
+    label_name: str | None = None  # the label it asks a classifier for, which steers trained on such labels know too
+    steer_name: str | None = None  # LM-Steer's name for what it asks for, if a steer is shipped for that
 
     @abstractmethod
     def score(self, draft: Draft) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Custom(Constraint):
         self.fn = fn
         self.description = description
         self.name = name or f"custom:{getattr(fn, '__name__', type(fn).__name__)}"
-        self.satisfied_at = satisfied_at
+        self.satisfied_at = self.full_score = satisfied_at
 
     def score(self, draft: Draft) -> torch.Tensor:
         """The function's own numbers."""
@@ -70,3 +70,6 @@ class Custom(Constraint):
         if math.isnan(number):
             raise SlalomError(f"{self.name} gave {said!r} for a text; it must give a number or a bool")
         return number
+
+
+ANYTHING = Custom(lambda prompt, text: True, "anything")  # asks for nothing

@@ -174,7 +174,7 @@ class EncoderConstraint(Constraint):
             return None
         from slalom.backbone.openvino_encoder import prepare
 
-        known = given.files if isinstance(given, SavedEncoder) else given
+        known = given.files_fingerprint if isinstance(given, SavedEncoder) else given
         with _BUILDING:
             if given not in _FAST:
                 example = self._encode(EXAMPLES, torch.device("cpu")).inputs

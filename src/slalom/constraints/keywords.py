@@ -11,12 +11,11 @@ import torch
 
 from slalom.backbone.rollout import Forbidden
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint, Likeliest, first
+from slalom.constraints.constraint import SCALE, Constraint, Likeliest, first
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
 Mode = Literal["any", "all"]
-SCALE = 4.0  # f of a fulfilled wish: about the margin of a classifier that is sure, so that sums weigh alike
 
 
 class Spelling(NamedTuple):

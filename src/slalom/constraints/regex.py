@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from slalom.constraints.constraint import Constraint
+from slalom.constraints.constraint import SCALE, Constraint
 from slalom.constraints.custom import Custom
-from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
 from slalom.types import Prompt
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from weakref import WeakKeyDictionary
 
 import torch
 
 from slalom.backbone.ending import ends_sentence
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint
+from slalom.constraints.constraint import SCALE, Constraint
 from slalom.constraints.custom import Custom
-from slalom.constraints.keywords import SCALE
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
@@ -67,6 +67,7 @@ class Length(Custom):
                 f"the length is between {least} and {most} words; it must be between two whole numbers, "
                 "the first at least 0, the second at least 1 and no smaller than the first"
             )
+        self.most = most
         super().__init__(
             lambda prompt, text: max(0.0, SCALE - _off(len(text.split()), least, most)),
             name=f"length:{least}-{most}",
@@ -74,8 +75,12 @@ class Length(Custom):
         )
 
     def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
-        """Asked of the last block alone."""
-        return self if blocks == 1 else None
+        """Both ends asked of the last block; of one before it, no more than its share of the words that are left."""
+        if blocks == 1:
+            return self
+        words = len(prompt.begun.split())
+        share = math.ceil((self.most - words) / blocks)
+        return Length(0, words + share) if share > 0 else None
 
 
 def _off(words: int, least: int, most: int) -> int:

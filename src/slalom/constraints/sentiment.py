@@ -14,5 +14,7 @@ DESCRIPTIONS = {
 class Sentiment(Classifier):
     """Positive, neutral or negative sentiment, by our MiniLM adapter that knows all three."""
 
+    steer_name = "sentiment"
+
     def __init__(self, label: str) -> None:
         super().__init__("sentiment", label, name=f"sentiment:{label}", description=DESCRIPTIONS.get(label.lower()))

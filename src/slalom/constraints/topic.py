@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from weakref import WeakKeyDictionary
 
 import torch
 
 from slalom.backbone.vocabulary import Vocabulary
-from slalom.constraints.constraint import Constraint, Likeliest, first
-from slalom.constraints.keywords import SCALE, Keywords
+from slalom.constraints.constraint import SCALE, Constraint, Likeliest, first
+from slalom.constraints.keywords import Keywords
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
@@ -44,6 +45,7 @@ class Topic(Constraint):
         self.about = words[0] if len(words) == 1 else None
         self.keywords = Keywords(list(TOPICS.get(words[0].lower(), words)) if len(words) == 1 else words)
         self._nearness: WeakKeyDictionary[Vocabulary, torch.Tensor] = WeakKeyDictionary()
+        self._usual_alone: Topic | None = None
 
     def remaining(self, prompt: Prompt, blocks: int) -> Constraint | None:
         """Nothing once one of the words is there."""
@@ -85,6 +87,14 @@ class Topic(Constraint):
         """The words' own tokens, and all that are near enough."""
         near = (self.nearness(vocabulary) == 1) & ~vocabulary.never_candidates
         return list(dict.fromkeys([*self.keywords.wanted(vocabulary), *near.nonzero()[:, 0].tolist()]))
+
+    def one_spelling(self) -> Topic:
+        """The same words, each only as it stands after a space, and what is near to that; always the same object."""
+        if self._usual_alone is None:
+            usual = copy.copy(self)
+            usual.keywords, usual._nearness = self.keywords.one_spelling(), WeakKeyDictionary()
+            self._usual_alone = usual._usual_alone = usual
+        return self._usual_alone
 
     def check(self, vocabulary: Vocabulary, length: int) -> None:
         """Refuse words of which the LM can write none within the length."""

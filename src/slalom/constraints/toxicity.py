@@ -13,6 +13,7 @@ class Toxicity(Classifier):
     """Low (or high) toxicity of the continuation, by our MiniLM adapter trained on Jigsaw comments and sentences."""
 
     kind = "detoxification"
+    steer_name = "toxicity"
 
     def __init__(self, level: str = "low") -> None:
         if level not in LABELS:

@@ -16,14 +16,14 @@ from slalom.decoding.sampler import Preset, Problem
 
 @dataclass(frozen=True)
 class BestOfN(Unsteered):
-    """The best of n texts that the LM draws, 8 unless `steps` says otherwise: no steering, only choosing.
+    """The best of n texts that the LM draws, 8 unless `steps` says otherwise (in fours): no steering, only choosing.
 
     A long text is drawn and chosen block by block: of n whole ones hardly any is as wished in every sentence.
     """
 
     name: ClassVar[str] = "best-of-n"
     paper: ClassVar[str] = "Everybody's first idea"
-    cost: ClassVar[str] = "a drawn rollout without gradients"
+    cost: ClassVar[str] = "4 drawn rollouts side by side without gradients"
     blockwise: ClassVar[bool] = True
     drafts: ClassVar[int] = 4  # side by side in a step
 

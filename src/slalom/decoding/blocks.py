@@ -9,16 +9,14 @@ import torch
 
 from slalom.backbone.ending import before_stop, whole_sentences
 from slalom.backbone.rollout import ended_by
-from slalom.constraints.custom import Custom
+from slalom.constraints.custom import ANYTHING
 from slalom.decoding.sampler import Preset, Request, Stop
 from slalom.types import Draft, Prompt
 
-BLOCK = 32  # tokens that are steered together at the most; the first sentence that ends after
-SENTENCE_FROM = 12  # so many ends the block, so that nothing is written to be thrown away
-LATER_DRAFTS, LATER_DEGREE = 12, 0.6  # of the blocks after the first: at the most, and enough
-ONE_BLOCK = 32  # a text, or what is left of one, that is no longer than this is steered at once
-
-ANYTHING = Custom(lambda prompt, text: True, name="anything")  # what is asked of a block when nothing is left to ask
+BLOCK = 32  # tokens of a block at the most
+SENTENCE_FROM = 12  # the first sentence that ends at this token or later ends its block: nothing is cut off again
+LATER_DRAFTS, LATER_DEGREE = 12, 0.6  # in blocks after the first: drafts at the most, and the degree that is enough
+ONE_BLOCK = 32  # a text, or the rest of one, of up to so many tokens is one block
 
 
 def is_long(request: Request) -> bool:

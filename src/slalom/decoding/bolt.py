@@ -159,12 +159,12 @@ class BOLT:
             energy = self._energy(problem, written, rng.fold(BLEU))
             gradients = torch.autograd.grad(energy.sum(), (bias, weights))
         tuned = self._updated(state.bias, gradients[0], state.steps + 1)
-        shaken = tuned.value + self.drift + self.noise * _normal(rng, *tuned.value.shape)
+        noisy = tuned.value + self.drift + self.noise * _normal(rng, *tuned.value.shape)
         learned = state.weights
         if self.schedule == "learned":
             learned = self._updated(learned, gradients[1], state.steps + 1)
         return state._replace(
-            latest=written.draft, bias=tuned._replace(value=shaken), weights=learned, steps=state.steps + 1
+            latest=written.draft, bias=tuned._replace(value=noisy), weights=learned, steps=state.steps + 1
         )
 
     def read(self, problem: Problem, state: BOLTState) -> Draft:

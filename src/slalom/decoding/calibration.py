@@ -1,26 +1,19 @@
-"""A language model to the bias weight that suits it: measured once, remembered in the cache folder."""
+"""A language model to the bias weight of dab that suits it: control and perplexity of several are measured."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from slalom.backbone import cache
 from slalom.backbone.model import LanguageModel
 from slalom.backbone.rollout import Limits
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.dab import DAB
+from slalom.decoding.recorded import record_weight
 from slalom.decoding.sampler import Preset, Request
 from slalom.decoding.scheduler import decode
-from slalom.errors import SlalomError
-
-# Measured by us, for the models we name.
-RECORDED: dict[str, float] = {"smollm2-135m-instruct": 2.4}
 
 GRID = (0.6, 1.0, 1.4, 1.9, 2.4, 3.0, 4.0)
 PROMPTS = ("The book", "The weather", "My neighbour", "The new restaurant", "Last summer", "The train", "This phone")
@@ -41,17 +34,6 @@ class Calibration(NamedTuple):
 
     weight: float
     tried: list[Trial]
-
-
-def recorded_weight(lm: str) -> float | None:
-    """The weight known for an LM: calibrated on this machine, or shipped with the library."""
-    path = _path(lm)
-    if not path.is_file():
-        return RECORDED.get(lm)
-    try:
-        return float(json.loads(path.read_text(encoding="utf-8"))["weight"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise SlalomError(f"{path} is not a calibration; delete it, or run slalom calibrate again") from None
 
 
 def calibrate(
@@ -79,13 +61,7 @@ def best_trial(tried: list[Trial], most: float) -> Trial:
 
 def remember(lm: str, found: Calibration) -> Path:
     """Write a calibration where later runs find it."""
-    path = _path(lm)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}")
-    said = {"weight": found.weight, "tried": [trial._asdict() for trial in found.tried]}
-    beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
-    beside.replace(path)
-    return path
+    return record_weight(lm, found.weight, [trial._asdict() for trial in found.tried])
 
 
 def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], weight: float) -> Trial:
@@ -95,7 +71,3 @@ def _try(lm: LanguageModel, constraint: Constraint, prompts: tuple[str, ...], we
     bests, firsts = ([seen for end in ends if (seen := getattr(end, name))] for name in ("best", "first"))
     ratio = fmean(seen.perplexity for seen in bests) / fmean(seen.perplexity for seen in firsts)
     return Trial(weight, fmean(seen.verdict.degree for seen in bests), ratio)
-
-
-def _path(lm: str) -> Path:
-    return cache.home() / "calibration" / (re.sub(r"[^\w.-]+", "_", lm.strip("/")) + ".json")

@@ -13,6 +13,7 @@ from slalom.decoding.bias import NORMS, SCHEDULES, bias_vector, geometry, prepar
 from slalom.decoding.knobs import knob
 from slalom.decoding.proposal import SCORES, propose
 from slalom.decoding.randomness import Rng
+from slalom.decoding.recorded import recorded_weight
 from slalom.decoding.sampler import Preset, Problem
 from slalom.types import Draft, widened
 
@@ -77,6 +78,11 @@ class DAB:
     def stronger(self, strength: float) -> Self:
         """The bias weight times the strength."""
         return replace(self, weight=strength * self.weight)
+
+    def for_lm(self, name: str) -> Self:
+        """With the weight measured for this LM, where there is one; the paper's norm keeps the paper's weight."""
+        weight = recorded_weight(name) if self.norm != PAPER.norm else None
+        return self if weight is None else replace(self, weight=weight)
 
     def init(self, problem: Problem, rng: Rng) -> DABState:
         """The LM's own draft."""

@@ -14,13 +14,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from slalom.backbone.engine import TransformersEngine
-from slalom.backbone.model import DEFAULT, LanguageModel
+from slalom.backbone.model import LanguageModel
+from slalom.backbone.names import DEFAULT
 from slalom.backbone.rollout import Prompts, rollout
 from slalom.backbone.steering import Change, Steers, hidden_size, steering
-from slalom.constraints.classifier import MarginConstraint
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.sentiment import Sentiment
-from slalom.constraints.toxicity import Toxicity
 from slalom.decoding.knobs import knob
 from slalom.decoding.none import own_text
 from slalom.decoding.randomness import Rng
@@ -29,9 +27,9 @@ from slalom.errors import SlalomError
 from slalom.types import Draft
 
 SHIPPED = Path(__file__).parent / "shipped"
-SHIPPED_STEERS: dict[tuple[type[Constraint], str], str] = {  # a kind of constraint and an LM → a folder there
-    (Sentiment, DEFAULT): "steer-sentiment-smollm2",
-    (Toxicity, DEFAULT): "steer-toxicity-smollm2",
+SHIPPED_STEERS = {  # what a constraint calls its steer, and an LM → a folder there
+    ("sentiment", DEFAULT): "steer-sentiment-smollm2",
+    ("toxicity", DEFAULT): "steer-toxicity-smollm2",
 }
 
 
@@ -142,8 +140,8 @@ class LMSteer:
     def _own_pull(self, constraint: Constraint) -> Pull:
         """The given folder's steer, towards the given label or the constraint's."""
         trained = load_steer(Path(self.steer))
-        labelled = [(weight, part) for weight, part in constraint.terms() if isinstance(part, MarginConstraint)]
-        wanted = [(1.0, self.label)] if self.label else [(weight, part.label_name) for weight, part in labelled]
+        labelled = [(weight, part.label_name) for weight, part in constraint.terms() if part.label_name is not None]
+        wanted = [(1.0, self.label)] if self.label else labelled
         for weight, label in wanted:
             if label in trained.labels:
                 return trained.pull(weight, label)
@@ -153,8 +151,8 @@ class LMSteer:
 
 def shipped_pull(lm: str, weight: float, constraint: Constraint) -> Pull:
     """The shipped steer for a constraint, in its direction."""
-    folder = SHIPPED_STEERS.get((type(constraint), lm))
-    if folder is None or not isinstance(constraint, MarginConstraint):
+    folder = SHIPPED_STEERS.get((constraint.steer_name or "", lm))
+    if folder is None or constraint.label_name is None:
         raise SlalomError(
             f"no steer is shipped for {constraint.name} and {lm}; "
             f"make one with slalom train steer DATA --lm {lm} --out FOLDER, and set the knob steer to that folder"

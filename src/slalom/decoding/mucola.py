@@ -25,7 +25,6 @@ from slalom.backbone.placement import double
 from slalom.backbone.rollout import best_allowed, finished, rollout
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
-from slalom.constraints.keywords import SCALE
 from slalom.decoding.bias import geometry
 from slalom.decoding.knobs import knob
 from slalom.decoding.randomness import Rng
@@ -36,7 +35,7 @@ from slalom.types import Draft
 SETTLED = 5  # iterations without a change after which a text that fulfils everything is a solution
 PERIOD = 50  # iterations after which every multiplier is brought up to date
 LEAST = 0.1  # shortfall at the least of a wish that is not fulfilled
-RESTLESS = (0.04, 1.8)  # growth of the step size in a solution that does not move, and its end, in its own units
+RATE_GROWTH, RATE_MOST = 0.04, 1.8  # an iteration, and the cap: the step size of a stuck solution, in units of `lr`
 PATIENCE = (140, 40)  # iterations without a change after which a row rests: without and with a solution
 SAMPLED = 1000  # tokens whose nearest neighbours tell the table's spacing
 
@@ -186,7 +185,7 @@ class MuCoLa:
         return state._replace(draft=_draft(problem, tokens, log_probs), iterations=state.iterations + self.inner)
 
     def read(self, problem: Problem, state: MuCoLaState) -> Draft:
-        """The row's solution, else where it is: a text that has stood comes before one just shaken."""
+        """The row's solution; while it has none, its present text."""
         return state.draft
 
     def _iterate(self, problem: Problem, state: MuCoLaState, iteration: int, rng: Rng) -> MuCoLaState:
@@ -210,16 +209,14 @@ class MuCoLa:
         regular = short & (state.multipliers < 1e-6) | (iteration % PERIOD == 0)
         grows = torch.where(stuck[:, None], short, regular) & (iteration >= self.wait)
         multipliers = (state.multipliers - grows * self.growth * excess).clamp(min=0)
-        step, end = RESTLESS
-        restless = torch.where(
-            stuck & solution.found, (state.rate + step * self.lr).clamp(max=end * self.lr), state.rate
-        )
+        grown = (state.rate + RATE_GROWTH * self.lr).clamp(max=RATE_MOST * self.lr)
+        rate = torch.where(stuck & solution.found, grown, state.rate)
         patience = torch.where(solution.found, PATIENCE[1], PATIENCE[0])
         return state._replace(
             tokens=tokens,
             energy=energy,
             multipliers=multipliers,
-            rate=torch.where(solved, self.lr, restless),
+            rate=torch.where(solved, self.lr, rate),
             unchanged=unchanged.masked_fill(changed, 0),
             resting=state.resting | (unchanged >= patience),
             solution=solution,
@@ -275,7 +272,7 @@ class MuCoLa:
         judged = part.judge(draft)
         if part.probability(judged.score) is not None:
             return judged.score - self.goal
-        return (judged.score - SCALE).clamp(max=-LEAST).masked_fill(judged.satisfied, 0.0)
+        return (judged.score - part.full_score).clamp(max=-LEAST).masked_fill(judged.satisfied, 0.0)
 
 
 def dot_plus_plus(

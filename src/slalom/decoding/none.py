@@ -74,6 +74,6 @@ def _keys(problem: Problem) -> list[Any]:
     drawn = (problem.drawing.temperature > 0).tolist()
     rows = zip(problem.rows.tolist(), problem.row_limits, drawn, strict=True)
     return [
-        (prompt, id(limits.forbidden), limits[:3], limits[4:], drawn and row)
+        (prompt, id(limits.forbidden), limits._replace(forbidden=None), drawn and row)
         for row, (prompt, limits, drawn) in enumerate(rows)
     ]

@@ -7,7 +7,6 @@ from typing import Any
 
 from slalom.constraints.constraint import Constraint
 from slalom.decoding import SAMPLERS
-from slalom.decoding.calibration import recorded_weight
 from slalom.decoding.knobs import with_knobs
 from slalom.decoding.objective import Objective
 from slalom.decoding.sampler import Preset, Stop
@@ -41,13 +40,14 @@ def preset_for(
         raise SlalomError(f"until is {until:g}; it must be above 0 and at most 1")
     if top_p is not None and not 0 < top_p <= 1:
         raise SlalomError(f"top_p is {top_p:g}; it must be above 0 and at most 1")
-    # The paper's weight is the paper's; ours is the one measured for this LM.
-    weight = recorded_weight(lm) if sampler == "dab" and name != "paper" else None
-    given = ({} if weight is None else {"weight": weight}) | (knobs or {})
+    for_lm = getattr(chosen.sampler, "for_lm", None)
+    given = knobs or {}
     scales = {field.name for field in fields(Objective)}
     objective = with_knobs(chosen.objective, {name: value for name, value in given.items() if name in scales})
     adjusted = with_knobs(
-        chosen.sampler, {name: value for name, value in given.items() if name not in scales}, sorted(scales)
+        for_lm(lm) if for_lm else chosen.sampler,
+        {name: value for name, value in given.items() if name not in scales},
+        sorted(scales),
     )
     if top_p is not None and temperature is None:
         temperature = chosen.temperature or 1.0  # a nucleus is there to be drawn from

@@ -219,6 +219,7 @@ class Sampler(Protocol):
     A sampler that `mixes` takes rows of any constraint and limits together, and its states have a `join`; any other
     gets rows that share both and began together. One that mixes may have a `begin(problem)`: a state of rows without a
     draft, whose next step writes what `init` would have; so they can join others before their first draft.
+    A sampler with knobs that are measured LM by LM has a `for_lm(name)`: itself with those of an LM.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]

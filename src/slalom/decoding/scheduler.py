@@ -21,7 +21,7 @@ from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Problem, Request, Sampler, Stop
 from slalom.types import Draft
 
-TOKENS = 16_384  # that may be held at once: of all rows, the prompt's and the text's, a draft side by side each
+MOST_TOKENS = 16_384  # in memory at once: prompt and text of every row, times its drafts side by side
 BLOCKS = 1_000_003  # RNG stream id of a text's second block; the others follow
 
 
@@ -171,7 +171,7 @@ class Scheduler:
     A row's text depends on its own request alone. At most `tokens` tokens are held at once; who finds no room waits.
     """
 
-    def __init__(self, lm: LanguageModel, callbacks: tuple[Callback, ...] = (), tokens: int = TOKENS) -> None:
+    def __init__(self, lm: LanguageModel, callbacks: tuple[Callback, ...] = (), tokens: int = MOST_TOKENS) -> None:
         self.lm = lm
         self.callbacks = callbacks
         self.tokens = tokens
@@ -297,18 +297,27 @@ def _advanced(batch: _Batch, finished: list[Finished]) -> list[tuple[_Batch, lis
 def _with_newcomers(batches: list[_Batch], new: list[_Batch]) -> list[_Batch]:
     """Batches that have begun and new ones, which join another at once where their sampler can begin that way.
 
-    So their first drafts are written in the same passes of the LM as the others' next ones.
+    So their first drafts are written in the same passes of the LM as the others' next ones. If that fails, they begin
+    by themselves, where a bad row fails alone.
     """
     together = list(batches)
     for batch in new:
-        begin = getattr(batch.sampler, "begin", None)
         same = [number for number, other in enumerate(batches) if other.sampler == batch.sampler]
-        if begin is None or not same:
+        try:
+            joined = _begun_beside(together[same[0]], batch) if same else None
+        except Exception:  # whatever it is, it is met again when the newcomers begin, and told there
+            joined = None
+        if joined is None:
             together.append(batch)
         else:
-            begun = replace(batch, state=begin(batch.problem))
-            together[same[0]] = together[same[0]].join(begun)
+            together[same[0]] = joined
     return together
+
+
+def _begun_beside(going: _Batch, new: _Batch) -> _Batch | None:
+    """A batch with newcomers that have no draft yet; none if their sampler cannot begin that way."""
+    begin = getattr(new.sampler, "begin", None)
+    return None if begin is None else going.join(replace(new, state=begin(new.problem)))
 
 
 def _merged(batches: list[_Batch]) -> list[_Batch]:

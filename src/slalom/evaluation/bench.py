@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import torch
 
 from slalom.api import SteerableModel, load
-from slalom.backbone.engines import EngineName, has_openvino
+from slalom.backbone.engines import has_openvino
+from slalom.backbone.names import EngineName
 from slalom.constraints import Sentiment
 from slalom.evaluation.bench_memory import memory_over_generate
 from slalom.evaluation.bench_profile import DECODED, looks_share, profile
 from slalom.evaluation.bench_start import time_start
 from slalom.evaluation.bench_steps import LENGTH, LENGTHS, STEPS, Figures, scaling, step_and_generate, textbook_over_dab
-from slalom.evaluation.satisfied import TOLD, satisfied_ways
+from slalom.evaluation.satisfied import TOLD, satisfied_variants
 
 INSTRUCTIONS = (
     "sse4_2",
@@ -86,7 +87,7 @@ def _satisfied(settings: BenchSettings, engine: EngineName, lm: SteerableModel, 
     told = TOLD if engine == settings.engines[-1] and not settings.quick else {"told": TOLD["told"]}
     peers = settings.peers if engine == "torch" else 0
     return {
-        str(batch): satisfied_ways(lm, batch, settings.prompts, peers, told, settings.quick, log)
+        str(batch): satisfied_variants(lm, batch, settings.prompts, peers, told, settings.quick, log)
         for batch in (settings.batches[:1] if settings.quick else settings.batches)
     }
 

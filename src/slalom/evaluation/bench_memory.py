@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slalom.backbone.engines import EngineName, known_engine
+from slalom.backbone.engines import known_engine
+from slalom.backbone.names import EngineName
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 STEPS = 12  # drafts of a text at the most: what a search holds at once does not grow with its length

@@ -81,9 +81,9 @@ def _timed_passes(lm: LanguageModel, seconds: dict[str, float]) -> Iterator[list
         run = original(*args)
         read = run.read
 
-        def counted(position: int, tokens: Any, rows: Any) -> Any:
+        def counted(step: int, tokens: Any, rows: Any) -> Any:
             decoded.append(len(rows))
-            return read(position, tokens, rows)
+            return read(step, tokens, rows)
 
         setattr(run, "read", counted)  # noqa: B010
         passes.enter_context(_timed_calls(run, "read", "LM passes", seconds))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slalom.backbone.importing import without_collection
 
 if TYPE_CHECKING:
-    from slalom.backbone.engines import EngineName
+    from slalom.backbone.names import EngineName
     from slalom.decoding.scheduler import RowReport
 
 PROMPT, LABEL = "The pizza", "negative"

@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 from slalom.api import SteerableModel
-from slalom.backbone.engines import EngineName
 from slalom.backbone.model import LanguageModel
+from slalom.backbone.names import EngineName
 from slalom.backbone.rollout import Limits
 from slalom.constraints import Constraint, TableClassifier, classifier
 from slalom.decoding.climb import Climb

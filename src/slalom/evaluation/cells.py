@@ -51,13 +51,13 @@ class SamplerName(NamedTuple):
 
 def parse_sampler(typed: str) -> SamplerName:
     """`dab`, `dab:paper` or `dab:paper+told`, checked."""
-    from slalom.constraints import Custom
+    from slalom.constraints.custom import ANYTHING
     from slalom.decoding import SAMPLERS
 
     sampler, _, preset = typed.removesuffix(TOLD).partition(":")
     if sampler not in SAMPLERS:
         raise SlalomError(f"unknown sampler {sampler!r}; choose from {', '.join(SAMPLERS)}")
-    presets = SAMPLERS[sampler].presets(Custom(lambda prompt, text: True, "anything"))
+    presets = SAMPLERS[sampler].presets(ANYTHING)
     if preset and preset not in presets:
         raise SlalomError(f"unknown preset {preset!r} of {sampler}; choose from {', '.join(presets)}")
     return SamplerName(sampler, preset or "default", typed.endswith(TOLD))

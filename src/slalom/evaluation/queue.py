@@ -135,9 +135,9 @@ def run_queue(
                 judges(settings.judges),
                 on_progress,
             )
-        except SlalomError as error:
-            failed[entry.name] = str(error)
-            say(f"{entry.name} failed: {error}")
+        except Exception as error:  # whatever it is, the next run begins
+            failed[entry.name] = str(error) if isinstance(error, SlalomError) else f"{type(error).__name__}: {error}"
+            say(f"{entry.name} failed: {failed[entry.name]}")
     return failed
 
 

@@ -30,6 +30,7 @@ from slalom.evaluation.summary import (
     MISSING,
     Results,
     TableRow,
+    count_note,
     difference_entry,
     format_estimate,
     is_own_text,
@@ -191,7 +192,7 @@ def metric_table(columns: list[Column], caption: str = "", task: Task | None = N
             row = column.rows[number]
             estimated = row.estimates[column.metric]
             published = paper_figure(task, row.cell, column.metric) if task else ""
-            notes = [f"n {estimated.n:,}" if estimated else "", f"paper {published}" if published else ""]
+            notes = [count_note(estimated), f"paper {published}" if published else ""]
             note = "; ".join(filter(None, notes))
             line.append(Entry(format_estimate(estimated, column.metric), marks[number], note))
         lines.append(line)
@@ -209,18 +210,16 @@ def paper_figure(task: Task, cell: Cell, metric: str) -> str:
 def intervals(task: Task, results: list[Results]) -> list[Block]:
     """95 % bootstrap intervals of the main table."""
     rows = main_rows(task, results, task.columns)
-    lines = [
-        [Entry(row.label), *(Entry(format_interval(row.estimates[name], name)) for name in task.columns)]
-        for row in rows
-    ]
+    lines = [[Entry(row.label), *(interval_entry(row.estimates[name], name) for name in task.columns)] for row in rows]
     caption = "95 % bootstrap intervals of the means: 1,000 draws of whole prompts with replacement."
     return [Table(["sampler", *(METRICS[name].label for name in task.columns)], lines, caption)]
 
 
-def format_interval(estimated: Estimate | None, metric: str) -> str:
-    """The ends of an interval."""
+def interval_entry(estimated: Estimate | None, metric: str) -> Entry:
+    """The ends of an interval, and of how many values it is."""
     digits = METRICS[metric].digits
-    return MISSING if estimated is None else f"{estimated.low:.{digits}f} to {estimated.high:.{digits}f}"
+    text = MISSING if estimated is None else f"{estimated.low:.{digits}f} to {estimated.high:.{digits}f}"
+    return Entry(text, note=count_note(estimated))
 
 
 def paired_differences(task: Task, results: list[Results]) -> list[Block]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from slalom.backbone.names import DEFAULT
 from slalom.errors import SlalomError
 from slalom.evaluation import store
 from slalom.evaluation.cells import Cell
@@ -27,7 +28,7 @@ class RunSettings:
 
     cells: tuple[Cell, ...]
     preset: str = "standard"
-    model: str = "smollm2-135m-instruct"
+    model: str = DEFAULT
     engine: str = "auto"
     seed: int = 0
     judges: str = "ours"

@@ -1,4 +1,4 @@
-"""Ways of steering to what a satisfied text costs: seconds over those of plain `generate`, measured in turns."""
+"""Variants of steering to what a satisfied text costs: seconds over those of plain `generate`, measured in turns."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to get a text that is as wished: the options of `steer`."""
+class Variant:
+    """One way to get a text that is as wished: the options of `steer`, and a name for tables."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Way:
 
 @dataclass
 class Cost:
-    """What the texts of one way cost, batch by batch."""
+    """What the texts of one variant cost, batch by batch."""
 
     seconds: list[float] = field(default_factory=list)  # a text, of every batch
     plain: list[float] = field(default_factory=list)  # the same by `generate`
@@ -61,7 +61,7 @@ def reporting_prompts(count: int) -> list[str]:
     return (files(__package__) / "data" / "reporting_prompts.txt").read_text(encoding="utf-8").splitlines()[:count]
 
 
-def satisfied_ways(
+def satisfied_variants(
     lm: SteerableModel, batch: int, prompts: int, peers: int, told: dict[str, bool | str], quick: bool, log: Log
 ) -> dict[str, dict[str, dict[str, float]]]:
     """The default sampler, best-of-8 and BOLT, told and untold as `told` says, for both wishes.
@@ -72,15 +72,15 @@ def satisfied_ways(
     labels = ("negative",) if quick else ("negative", "positive")
     samplers = {"climb": "climb"} if quick else {"climb": "climb", "best-of-8": "best-of-n"}
     wishes: dict[str, Constraint] = {label: Sentiment(label) for label in labels}
-    found = satisfied_over_generate(lm, wishes, _ways(samplers, told), batch, prompts, log)
+    found = satisfied_over_generate(lm, wishes, _variants(samplers, told), batch, prompts, log)
     if peers and not quick:
-        found |= satisfied_over_generate(lm, wishes, _ways({"bolt": "bolt"}, TOLD), batch, max(peers, batch), log)
+        found |= satisfied_over_generate(lm, wishes, _variants({"bolt": "bolt"}, TOLD), batch, max(peers, batch), log)
     return found
 
 
-def _ways(samplers: dict[str, str], told: dict[str, bool | str]) -> tuple[Way, ...]:
+def _variants(samplers: dict[str, str], told: dict[str, bool | str]) -> tuple[Variant, ...]:
     return tuple(
-        Way(f"{name}, {how}", {"sampler": sampler, "tell": tell})
+        Variant(f"{name}, {how}", {"sampler": sampler, "tell": tell})
         for name, sampler in samplers.items()
         for how, tell in told.items()
     )
@@ -89,32 +89,32 @@ def _ways(samplers: dict[str, str], told: dict[str, bool | str]) -> tuple[Way, .
 def satisfied_over_generate(
     lm: SteerableModel,
     constraints: dict[str, Constraint],
-    ways: tuple[Way, ...],
+    variants: tuple[Variant, ...],
     batch: int,
     prompts: int,
     log: Log,
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """For every way and wish, and for all wishes together: seconds of a satisfied text over plain greedy `generate`.
+    """For every variant and wish, and for all wishes together: seconds of a satisfied text over greedy `generate`.
 
-    Every batch of prompts is written by `generate`, as many tokens and texts, and then by every way in turn. The
+    Every batch of prompts is written by `generate`, as many tokens and texts, and then by every variant in turn. The
     median is over batches, each against its own `generate`; the mean counts satisfied texts alone.
     """
     listed = reporting_prompts(prompts)
     batches = [listed[start : start + batch] for start in range(0, len(listed), batch)]
-    costs: dict[str, dict[str, Cost]] = {way.name: {} for way in ways}
+    costs: dict[str, dict[str, Cost]] = {variant.name: {} for variant in variants}
     for wish, constraint in constraints.items():
-        _warm_up(lm, constraint, ways, batches[0])
+        _warm_up(lm, constraint, variants, batches[0])
         for number, some in enumerate(batches):
             log(f"a satisfied text on {lm.engine.name}, {wish}, batch {batch}: {number + 1} of {len(batches)}")
             started = time.perf_counter()
             plain_generate(lm, lm.model, some, LENGTH)
             plain = (time.perf_counter() - started) / len(some)
-            for way in ways:
+            for variant in variants:
                 started = time.perf_counter()
-                rows = lm.steer(some, constraint, length=LENGTH, **way.options).rows
+                rows = lm.steer(some, constraint, length=LENGTH, **variant.options).rows
                 took = (time.perf_counter() - started) / len(some)
                 cost = Cost([took], [plain], [row.steps for row in rows], [row.satisfied for row in rows])
-                costs[way.name][wish] = costs[way.name].get(wish, Cost()).add(cost)
+                costs[variant.name][wish] = costs[variant.name].get(wish, Cost()).add(cost)
     return {name: _figures(by_wish) for name, by_wish in costs.items()}
 
 
@@ -129,8 +129,8 @@ def _figures(by_wish: dict[str, Cost]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _warm_up(lm: SteerableModel, constraint: Constraint, ways: tuple[Way, ...], prompts: list[str]) -> None:
+def _warm_up(lm: SteerableModel, constraint: Constraint, variants: tuple[Variant, ...], prompts: list[str]) -> None:
     """What is made once (tables, graphs) is not timed."""
     plain_generate(lm, lm.model, prompts[:1], 4)
-    for way in ways:
-        lm.steer(prompts[:1], constraint, length=4, **{**way.options, "steps": 2})
+    for variant in variants:
+        lm.steer(prompts[:1], constraint, length=4, **{**variant.options, "steps": 2})

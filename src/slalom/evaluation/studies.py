@@ -19,10 +19,9 @@ from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Task, constraint_of, evenly_spaced, load_task
 
 if TYPE_CHECKING:
-    import torch
-
     from slalom.api import SteerableModel
     from slalom.constraints.constraint import Constraint
+    from slalom.decoding.objective import Seen
     from slalom.decoding.sampler import Preset, Request
     from slalom.decoding.scheduler import RowReport
 
@@ -81,11 +80,10 @@ def study_cells(study: str, samplers: list[SamplerName], model: str) -> tuple[li
 
 def ablation_cells(sampler: str, preset: str, model: str) -> list[Cell]:
     """The sampler as it is, and with one knob at a time changed."""
-    from slalom.constraints import Custom
+    from slalom.constraints.custom import ANYTHING
     from slalom.decoding.presets import preset_for
 
-    anything = Custom(lambda prompt, text: True, "anything")  # presets are the same for all constraints but keywords
-    base = preset_for(preset, anything, model, sampler=sampler).sampler
+    base = preset_for(preset, ANYTHING, model, sampler=sampler).sampler  # the same for all constraints but keywords
     for knob in ("weight", "tau", "top_k"):
         if not hasattr(base, knob):
             raise SlalomError(f"the sampler {sampler} has no knob {knob}; the ablation is of dab")
@@ -168,16 +166,17 @@ def explore(lm: SteerableModel, constraint: Constraint, prompt: str, settings: P
 
     from slalom.decoding.scheduler import decode
 
-    tokens: list[torch.Tensor] = []  # of every step, [rows, n]
-    perplexity: list[float] = []
-    score: list[float] = []
+    seen: dict[int, list[Seen]] = {}  # by ticket, every step's
 
     def collect(rows: list[RowReport]) -> None:
-        tokens.append(torch.cat([row.seen.draft.tokens for row in rows]).cpu())
-        perplexity.append(fmean(row.seen.perplexity for row in rows))
-        score.append(fmean(row.seen.verdict.score for row in rows))
+        for row in rows:
+            seen.setdefault(row.ticket, []).append(row.seen)
 
     decode(lm, _requests(lm, constraint, prompt, settings, size), (collect,))
+    steps = list(zip(*seen.values(), strict=False))  # those that all rows have: a first step may write fewer drafts
+    tokens = [torch.cat([one.draft.tokens for one in rows]).cpu() for rows in steps]  # of every step, [rows, n]
+    perplexity = [fmean(one.perplexity for one in rows) for rows in steps]
+    score = [fmean(one.verdict.score for one in rows) for rows in steps]
     hops = [(new != old).sum(-1).float().mean().item() for old, new in pairwise(tokens)]
     different = [len({int(step[row, i]) for step in tokens}) for row in range(size.rows) for i in range(LENGTH)]
     return {

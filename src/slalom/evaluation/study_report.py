@@ -12,12 +12,12 @@ from slalom.evaluation.metrics import METRICS
 from slalom.evaluation.run_folder import Run
 from slalom.evaluation.store import Record
 from slalom.evaluation.studies import STUDIES, knob_value
-from slalom.evaluation.summary import MISSING, Results, TableRow, format_estimate, matches_paper
+from slalom.evaluation.summary import MISSING, Results, TableRow, count_note, format_estimate, matches_paper
 from slalom.evaluation.tasks import Task
 
 KNOB_LABELS = {"weight": "bias weight w", "tau": "proposal temperature τ", "top_k": "top-k"}
 
-# The paper's Tables 1 and 3, on its units machine with GPT-2 large.
+# The paper's Tables 1 and 3, on its authors' machine, with GPT-2 large.
 PAPER_TOKENS_PER_SECOND = {"bolt": "9.495 ± 0.095", "dab": "23.213 ± 0.304"}
 PAPER_BACKWARD = {
     "bolt": {"AddmmBackward0": (3098, 1.8434), "ViewBackward0": (10761, 0.5635), "BmmBackward0": (1536, 0.2702)},
@@ -61,10 +61,10 @@ def exploration(run: Run, measured: list[Record]) -> list[Block]:
             "perplexity": [unit["perplexity"][-1] for unit in units],
         }
         estimates = [estimate({str(i): [value] for i, value in enumerate(listed)}) for listed in values.values()]
-        note = f"{len(units)} prompt{'s' if len(units) > 1 else ''}"
-        lines.append([Entry(cell.label, note=note), *(Entry(mean_and_error(one, 2)) for one in estimates)])
+        entries = [Entry(mean_and_error(one, 2), note=count_note(one)) for one in estimates]
+        lines.append([Entry(cell.label), *entries])
     columns = ["sampler", "hops a step", "different tokens a position", "perplexity at the last step"]
-    blocks: list[Block] = [Table(columns, lines, "Mean ± standard error over prompts.")]
+    blocks: list[Block] = [Table(columns, lines, "Mean ± standard error over n prompts.")]
     if plots.can_draw():
         unique = [
             (cell.label, cell.sampler, sum(unit["unique"] for unit in units) / len(units)) for cell, units in groups
@@ -109,34 +109,38 @@ def efficiency(run: Run, measured: list[Record]) -> list[Block]:
             estimate({unit["prompt"]: [factor(unit) * unit["tokens_per_second"]] for unit in units})
             for factor in (lambda unit: 1, lambda unit: unit["rows"])
         ]
-        note = PAPER_TOKENS_PER_SECOND.get(cell.sampler, "") if matches_paper(cell) else ""
+        paper = PAPER_TOKENS_PER_SECOND.get(cell.sampler) if matches_paper(cell) else None
+        note = f"{count_note(speeds[0])}; paper {paper}" if paper else count_note(speeds[0])
         steps = f"{units[0]['steps']} steps, {units[0]['rows']} rows"
-        entries = [Entry(mean_and_error(speeds[0], 2), note=note), Entry(mean_and_error(speeds[1], 1))]
+        entries = [
+            Entry(mean_and_error(speeds[0], 2), note=note),
+            Entry(mean_and_error(speeds[1], 1), note=count_note(speeds[1])),
+        ]
         speed.append([Entry(cell.label, note=steps), *entries])
     lines = []
     for operation in costliest(groups):
         line = [Entry(operation)]
         for cell, units in groups:
-            paper = PAPER_BACKWARD.get(cell.sampler, {}).get(operation) if matches_paper(cell) else None
+            published = PAPER_BACKWARD.get(cell.sampler, {}).get(operation) if matches_paper(cell) else None
             calls = [unit["backward"].get(operation, {}).get("calls", 0) for unit in units]
             seconds = [unit["backward"].get(operation, {}).get("seconds", 0.0) for unit in units]
-            line.append(Entry(f"{sum(calls) / len(units):.0f}", note=str(paper[0]) if paper else ""))
-            line.append(Entry(f"{sum(seconds) / len(units):.4f}", note=f"{paper[1]:g}" if paper else ""))
+            line.append(Entry(f"{sum(calls) / len(units):.0f}", note=f"paper {published[0]}" if published else ""))
+            line.append(Entry(f"{sum(seconds) / len(units):.4f}", note=f"paper {published[1]:g}" if published else ""))
         lines.append(line)
-    columns = [column for cell, _ in groups for column in (f"{cell.label}: calls", "seconds")]
+    columns = [column for cell, units in groups for column in (f"{cell.label}: calls (n {len(units)})", "seconds")]
     return [
         Table(
             ["sampler", "n·s/t", "of all rows"],
             speed,
             "Tokens per second: length * steps / time, and that times the rows decoded together. Every draft is "
-            "credited with all its tokens; dab's default decodes only those after its move. Smaller: the paper's, on "
-            "its machine.",
+            "credited with all its tokens, though climb decodes only those after a move. Mean ± standard error over n "
+            "prompts; the paper's is of its authors' machine.",
         ),
         Table(
             ["operation", *columns],
             lines,
             "Backward operations of one step, by torch's profiler (which slows what it watches): the three that cost "
-            "the costliest sampler most. Smaller: the paper's.",
+            "the costliest sampler most. Means over n prompts.",
         ),
     ]
 
@@ -167,7 +171,10 @@ def ablation(task: Task, results: Results) -> list[Block]:
         rows = [(knob_value(cell, knob, results.records), results.row(cell, metrics)) for cell in cells]
         rows.sort(key=lambda pair: pair[0])
         lines = [
-            [Entry(f"{value:g}"), *(Entry(format_estimate(row.estimates[name], name)) for name in metrics)]
+            [
+                Entry(f"{value:g}"),
+                *(Entry(format_estimate(own, name), note=count_note(own)) for name, own in row.estimates.items()),
+            ]
             for value, row in rows
         ]
         blocks.append(Table([label, *(METRICS[name].label for name in metrics)], lines))

@@ -154,6 +154,11 @@ def matches_paper(cell: Cell) -> bool:
     return cell.sampler != "dab" or cell.preset == "paper"
 
 
+def count_note(estimated: Estimate | None) -> str:
+    """Of how many values an estimate is."""
+    return "" if estimated is None else f"n {estimated.n:,}"
+
+
 def results_json(results: Results) -> dict[str, Any]:
     """Every task's estimates, for `--json`."""
     return {

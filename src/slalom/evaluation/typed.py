@@ -40,7 +40,7 @@ class CheckedRun(NamedTuple):
 def checked(typed: TypedRun) -> CheckedRun:
     """Settings and tasks; names that nobody knows are refused with a SlalomError."""
     from slalom.backbone.engines import known_engine
-    from slalom.backbone.model import DEFAULT
+    from slalom.backbone.names import DEFAULT
 
     engine, name = known_engine(typed.engine), typed.model or DEFAULT
     study = next((task for task in typed.tasks if task in STUDIES), None)

@@ -19,6 +19,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from slalom.backbone.importing import without_collection
+from slalom.backbone.names import DEFAULT
 from slalom.errors import SlalomError
 from slalom.frontends.batch.command import batch_rows
 from slalom.frontends.eval_commands import (
@@ -138,7 +139,6 @@ def generate(
 
     with without_collection():
         from slalom.api import load
-        from slalom.backbone.model import DEFAULT
 
     with _status("loading"):
         lm = load(wanted.model or DEFAULT, device=wanted.device, dtype=wanted.dtype, engine=wanted.engine)
@@ -316,9 +316,7 @@ def train_steer(
     labels: Annotated[
         str, typer.Option(help="The labels' names in order, comma-separated: the first is -1, the last +1.")
     ] = "negative,positive",
-    lm: Annotated[
-        str, typer.Option(help="The LM to steer: an embedded one, a folder or a hub name.")
-    ] = "smollm2-135m-instruct",
+    lm: Annotated[str, typer.Option(help="The LM to steer: an embedded one, a folder or a hub name.")] = DEFAULT,
     rank: Annotated[int, typer.Option(help="Columns of each of the two thin matrices.")] = 64,
     epsilon: Annotated[float, typer.Option(help="The unit of their product.")] = 1e-3,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 1000,
@@ -397,7 +395,7 @@ app.command("serve")(report_errors(serve))
 @app.command()
 @report_errors
 def bench(
-    model: Annotated[str, typer.Option(help="An embedded model, a folder or a hub name.")] = "smollm2-135m-instruct",
+    model: Annotated[str, typer.Option(help="An embedded model, a folder or a hub name.")] = DEFAULT,
     engines: Annotated[str | None, typer.Option(help="Which to compare; all that are installed if left out.")] = None,
     batches: Annotated[
         str | None, typer.Option(help="Batch sizes, comma-separated: 1,20 if left out, 1,4 with --quick.")

@@ -25,8 +25,8 @@ def evaluate_samplers(
     tasks: Annotated[
         list[str],
         typer.Argument(
-            help="sentiment, detox, keywords, commongen, compose, or a task file of yours, my-task.toml; "
-            "or one study: ablation, exploration, efficiency, prompted."
+            help="sentiment, detox, keywords, commongen, compose, everyday, everyday-words, everyday-several, or a "
+            "task file of yours, my-task.toml; or one study: ablation, exploration, efficiency, prompted."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write, or to go on with.")],
@@ -111,7 +111,7 @@ def run_evaluation_queue(
 
         slalom eval queue docs/results/studies.toml --status
 
-        slalom eval queue docs/results/studies.toml --only told,lengths
+        slalom eval queue docs/results/studies.toml --only everyday,lengths
     """
     from slalom.evaluation.judges import judge_set
     from slalom.evaluation.queue import hours_left, left, read_queue, run_queue

@@ -60,10 +60,11 @@ def samplers() -> Rows:
 
 def presets() -> Rows:
     """Every sampler's presets for a classifier and for keywords, and the settings each stands for."""
-    from slalom.constraints import Custom, Keywords
+    from slalom.constraints import Keywords
+    from slalom.constraints.custom import ANYTHING
     from slalom.decoding import SAMPLERS
 
-    kinds = {"classifier": Custom(lambda prompt, text: True, "anything"), "keywords": Keywords(["any"])}
+    kinds = {"classifier": ANYTHING, "keywords": Keywords(["any"])}
     return [
         {
             "sampler": sampler,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from slalom.backbone.names import EngineName
 from slalom.errors import SlalomError
 
 if TYPE_CHECKING:
@@ -32,12 +33,6 @@ WISHES = {
     "constraints": "--constraint",
 }
 DETAILS = ("mode", "label", "description", "weights")  # fields that say more about a wish
-
-# Fields that are options of `steer`; the others are wishes, or say more about one.
-OPTIONS = {
-    *("length", "samples", "seed", "free", "sampler", "preset", "strength", "steps", "until", "select", "knobs"),
-    *("temperature", "top_p", "repetition_penalty", "chat", "stop", "tell"),
-}
 
 
 class TextSpec(BaseModel):
@@ -179,15 +174,16 @@ class TextSpec(BaseModel):
         return part if weight == 1 else weight * part
 
 
+OPTIONS = set(TextSpec.model_fields) - {*WISHES, *DETAILS}  # fields that are options of `steer`
+
+
 class LoadSpec(BaseModel):
     """Which language model, and what runs it."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
     model: str | None = Field(None, description="an embedded model, a folder or a hub name")
-    engine: Literal["auto", "torch", "openvino"] = Field(
-        "auto", description="what runs the model: auto, torch or openvino"
-    )
+    engine: EngineName = Field("auto", description="what runs the model: auto, torch or openvino")
     device: str | None = Field(None, description="where the model runs: cpu, cuda, cuda:1, mps; the best if left out")
     dtype: str | None = Field(None, description="its precision: float32, bfloat16, float16; the best if left out")
 

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from slalom.backbone.model import DEFAULT, load_parts
+from slalom.backbone.model import load_parts
+from slalom.backbone.names import DEFAULT
 from slalom.backbone.steering import Steers, hidden_size, steering
 from slalom.errors import SlalomError
 from slalom.training.data import Batch, Example, augment, balanced, batches, read_rows, written_beside
