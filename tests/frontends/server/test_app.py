@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from slalom.constraints import EndsWithSentence, Keywords
 from slalom.decoding import SAMPLERS
 from slalom.frontends.server import app as app_module
 from slalom.frontends.server.app import make_app
+from slalom.frontends.server.errors import ApiError
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wire import OFF
 from slalom.frontends.server.wishes import open_knobs
+from slalom.frontends.server.worker import Worker, check_work
 from tests.frontends.server.conftest import NAME
 
 SOUP = {"keywords": ["soup"], "steps": 8}
@@ -335,6 +339,8 @@ def test_unknown_routes_methods_and_models_are_answered_in_openais_shape(client:
         ({"max_texts": 3}, {"n": 4}, "n"),
         ({"max_texts": 3}, {"n": 2, "prompt": ["a", "b"]}, "n"),
         ({"max_steps": 7}, {}, "slalom.steps"),
+        ({"max_whole_tokens": 11}, {"n": 2, "slalom": SOUP | {"sampler": "dab"}}, "max_tokens"),
+        ({"max_gradient_tokens": 11}, {"n": 2, "slalom": SOUP | {"sampler": "bolt"}}, "max_tokens"),
         ({"max_constraints": 1}, {"slalom": SOUP | {"avoid": ["rain"]}}, "slalom"),
         ({"max_words": 2}, {"slalom": SOUP | {"avoid": ["rain", "cold"]}}, "slalom.keywords"),
     ],
@@ -347,6 +353,51 @@ def test_more_than_the_server_gives_is_refused(
         error = refused(client, **changed)
         assert (error["param"], error["code"]) == (param, "limit_exceeded")
         assert client.get("/props").json()["limits"].items() >= limit.items()
+
+
+@pytest.mark.parametrize(
+    ("changed", "most"),
+    [
+        ({"sampler": "rerank", "preset": "paper"}, "counted 10 times as knobs.top_k is 200; this server takes at most"),
+        ({"sampler": "rerank"}, "is 8192; this server takes at most 2048 of rerank"),
+        ({"sampler": "dab"}, "is 8192; this server takes at most 2048 of dab"),
+        ({"sampler": "mucola"}, "is 8192; this server takes at most 640 of mucola"),
+        ({"sampler": "cold", "knobs": {"inner": 400}}, "counted 40 times as knobs.inner is 400"),
+        ({"sampler": "bolt-normalised"}, "choose from climb, best-of-n, none"),
+    ],
+    ids=str,
+)
+def test_a_step_that_would_hold_the_server_for_long_is_refused_before_it_begins(
+    chatty: SteerableModel, changed: dict[str, Any], most: str
+) -> None:
+    requests = chatty.requests("a", Keywords(["soup"]), length=400, samples=16, **changed)
+    requests = [one._replace(limits=one.limits._replace(length=512)) for one in requests]
+    with pytest.raises(ApiError) as refusal:
+        check_work(requests, ServeSpec())
+    assert (refusal.value.param, refusal.value.code) == ("max_tokens", "limit_exceeded")
+    assert most in refusal.value.detail
+
+
+@pytest.mark.parametrize("sampler", ["climb", "best-of-n", "none"])
+def test_a_sampler_whose_steps_are_short_may_write_as_much_as_the_other_limits_allow(
+    chatty: SteerableModel, sampler: str
+) -> None:
+    check_work(chatty.requests("a", Keywords(["soup"]), length=400, samples=16, sampler=sampler), ServeSpec())
+
+
+def test_the_server_is_not_healthy_while_a_step_takes_longer_than_a_request_may(
+    chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_seconds=0.2))) as client:
+        advance, go_on = Worker._advance, threading.Event()
+        monkeypatch.setattr(Worker, "_advance", lambda worker: (go_on.wait(30), advance(worker)))
+        assert client.post("/v1/completions", json=ASK).status_code == 504
+        answer = client.get("/health")
+        assert answer.status_code == 503
+        assert "a step has been under way for more than 0.2 seconds" in answer.json()["error"]["message"]
+        go_on.set()
+        while client.get("/health").status_code == 503:
+            time.sleep(0.01)
 
 
 def test_what_is_left_open_keeps_within_the_limits(chatty: SteerableModel) -> None:

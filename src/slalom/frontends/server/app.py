@@ -39,7 +39,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large.",
         429: "The queue is full: try again after Retry-After seconds.",
         500: "Something went wrong in the server.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or does not get on.",
         504: "The request took too long and was stopped.",
     }.items()
 }
@@ -175,6 +175,9 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         """Whether the server works; needs no key."""
         if not service.worker.alive:
             raise ApiError(503, "the worker has stopped", code="not_working")
+        if service.worker.stuck:
+            message = f"a step has been under way for more than {service.settings.max_seconds:g} seconds"
+            raise ApiError(503, message, code="not_working")
         return {"status": "ok"}
 
     @app.get("/props", responses=known)

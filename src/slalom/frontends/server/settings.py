@@ -20,6 +20,12 @@ class Limits(BaseModel):
     max_tokens: int = Field(512, ge=1, description="new tokens of a text at the most (default 512)")
     max_texts: int = Field(16, ge=1, description="texts of a request at the most: prompts times n (default 16)")
     max_steps: int = Field(200, ge=1, description="drafts of a text, or of a block of it, at the most (default 200)")
+    max_whole_tokens: int = Field(
+        2048, ge=1, description="max_tokens times texts of dab or rerank, which write texts as a whole (default 2,048)"
+    )
+    max_gradient_tokens: int = Field(
+        640, ge=1, description="max_tokens times texts of bolt, cold, lm-steer or mucola at the most (default 640)"
+    )
     max_constraints: int = Field(8, ge=1, description="wishes of a request at the most (default 8)")
     max_words: int = Field(64, ge=1, description="keywords, words to avoid and topic words at the most (default 64)")
     max_seconds: float = Field(120.0, gt=0, description="seconds a request may take, waiting included (default 120)")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from slalom.api import SteerableModel, Text
-from slalom.decoding.sampler import Request
+from slalom.decoding import SAMPLERS
+from slalom.decoding.sampler import Request, Sampler
 from slalom.decoding.scheduler import Finished, RowReport, Scheduler
 from slalom.errors import SlalomError
 from slalom.frontends.server.drafts import DraftReader
@@ -20,6 +22,8 @@ from slalom.frontends.server.metrics import Metrics
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wishes import NO_WISH, Wishes, check_knobs
 
+# What a step does to every token so many times: the knob, and the times that the limits were chosen for.
+REPEATED = {"rerank": ("top_k", 20), "cold": ("inner", 10), "mucola": ("inner", 10)}
 logger = logging.getLogger("slalom.server")
 
 
@@ -88,6 +92,7 @@ class Worker:
         self._owners: dict[int, Job] = {}  # ticket → whose row it is
         self._drafts: dict[int, int] = {}  # ticket → drafts counted so far
         self._closing = False
+        self._step_began: float | None = None  # while there is one under way
         self._thread = threading.Thread(target=self._run, name="slalom-worker", daemon=True)
 
     def start(self) -> None:
@@ -103,6 +108,12 @@ class Worker:
     def alive(self) -> bool:
         """Whether requests are being worked on."""
         return self._thread.is_alive() and not self._closing
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a step has taken longer than a whole request may: nothing can be stopped until it ends."""
+        began = self._step_began
+        return began is not None and time.monotonic() - began > self._settings.max_seconds
 
     def submit(self, ask: Ask, tell: Callable[[Event], None]) -> Job:
         """Take a job in; what happens to it is told on the worker's thread. A full queue refuses it."""
@@ -126,11 +137,14 @@ class Worker:
             try:
                 self._take_in(block=not self._scheduler.busy)
                 if self._scheduler.busy and not self._closing:
+                    self._step_began = time.monotonic()
                     self._advance()
             except Exception as error:  # the scheduler fails a bad row alone: this is worse, and no row can be trusted
                 self._scheduler = self._new_scheduler()
                 for job in list(self._jobs):
                     self._fail(job, api_error(error))
+            finally:
+                self._step_began = None
 
     def _take_in(self, block: bool) -> None:
         """Do what was asked for since the last step; if there is nothing else to do, wait for it."""
@@ -167,9 +181,11 @@ class Worker:
         check_knobs(ask.spec.sampler, ask.spec.knobs)
         wish = self._wishes.constraint(ask.spec)
         most = self._settings.max_steps
+        requests = self.lm.requests(ask.prompts, wish, **ask.spec.options())
+        check_work(requests, self._settings)
         return [
             request._replace(settings=replace(request.settings, steps=min(request.settings.steps, most)))
-            for request in self.lm.requests(ask.prompts, wish, **ask.spec.options())
+            for request in requests
         ]
 
     def _advance(self) -> None:
@@ -241,6 +257,30 @@ class Worker:
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(self.lm, (self._report,))
+
+
+def check_work(requests: list[Request], settings: ServeSpec) -> None:
+    """Refuse what would make one step too long or too large, for a step that was begun cannot be stopped."""
+    sampler = requests[0].settings.sampler
+    if _is_cheap(sampler):
+        return
+    most = settings.max_whole_tokens if sampler.mixes else settings.max_gradient_tokens
+    knob, usual = REPEATED.get(sampler.name, ("", 1))
+    times = max(1.0, getattr(sampler, knob, usual) / usual)
+    tokens = sum(request.limits.length for request in requests)
+    if tokens * times > most:
+        counted = f", each counted {times:g} times as knobs.{knob} is {usual * times:g}" if times > 1 else ""
+        others = ", ".join(name for name, kind in SAMPLERS.items() if _is_cheap(kind))
+        message = (
+            f"max_tokens times texts is {tokens}{counted}; this server takes at most {most} of {sampler.name}, which "
+            f"writes texts as a whole: ask for less, or choose from {others}"
+        )
+        raise ApiError(400, message, "max_tokens", "limit_exceeded")
+
+
+def _is_cheap(sampler: Sampler | type[Sampler]) -> bool:
+    """Whether a step is short however long the texts are: a block of each, or nothing but the LM's own text."""
+    return sampler.blockwise or sampler.name == "none"
 
 
 def api_error(error: Exception) -> ApiError:
