@@ -195,6 +195,10 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
     [
         ({"colour": "red"}, "colour", "unknown field 'colour'"),
         ({"slalom": {"colour": "red"}}, "slalom.colour", "unknown field 'slalom.colour'"),
+        ({"top-p": 1}, "top-p", "unknown field 'top-p'"),
+        ({"str": 1}, "str", "unknown field 'str'"),
+        ({"slalom": {"top-k": 1}}, "slalom.top-k", "unknown field 'slalom.top-k'"),
+        ({"slalom": {"a[0]": 1}}, "slalom.a[0]", "unknown field 'slalom.a[0]'"),
         ({"slalom": SOUP | {"seed": 1}}, "slalom.seed", "give seed beside the slalom object"),
         ({"slalom": SOUP | {"length": 1}}, "slalom.length", "give max_tokens beside the slalom object"),
         ({"slalom": SOUP | {"samples": 1}}, "slalom.samples", "give n beside"),
