@@ -33,6 +33,8 @@ def with_knobs(sampler: S, given: dict[str, Any], others: Iterable[str] = ()) ->
 def _checked(one: Field[Any], given: Any) -> Any:
     """The value in its field's type, if it keeps the field's rule."""
     kind: type[Any] = type(one.default)
+    if kind is int and isinstance(given, float) and not given.is_integer():
+        raise SlalomError(f"knob {one.name} is {given!r}; it must be a whole number")
     try:
         value = _truth(given) if kind is bool else kind(given)
     except (TypeError, ValueError):

@@ -78,7 +78,8 @@ def test_a_weighed_wish_gives_the_text_that_python_writes(client: TestClient, ch
 
 
 def test_a_whole_number_may_be_written_with_a_point(client: TestClient) -> None:
-    body = '{"model": "llama-tied", "prompt": "the food", "max_tokens": 6.0, "n": 2.0, "slalom": {"steps": 1.0}}'
+    wish = '{"topic": "soup", "steps": 1.0}'
+    body = f'{{"model": "llama-tied", "prompt": "the food", "max_tokens": 6.0, "n": 2.0, "slalom": {wish}}}'
     answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
     assert len(answer.json()["choices"]) == 2
 
@@ -219,6 +220,15 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options", "are for streams"),
         ({"slalom": {"sentiment": "angry"}}, "slalom.sentiment", "'positive', 'neutral' or 'negative'"),
         ({"slalom": {"classifier": "taste"}}, "slalom", "a classifier and its label go together"),
+        ({"slalom": SOUP | {"similar": ""}}, "slalom.similar", "slalom.similar is ''; string should have at least 1"),
+        ({"slalom": {"classifier": "", "label": ""}}, "slalom.classifier", "at least 1 character"),
+        (
+            {"slalom": {"strength": 2.0}},
+            "slalom.strength",
+            "is 2.0, but there is nothing to steer towards; name",
+        ),
+        ({"slalom": {"until": 0.9, "sampler": "none"}}, "slalom.until", "there is nothing to steer towards"),
+        ({"slalom": {"knobs": {"width": 2}}}, "slalom.knobs", "there is nothing to steer towards"),
         ({"slalom": SOUP | {"description": "is nice"}}, "slalom.description", "slalom.classifier, which is not given"),
         ({"slalom": {"mode": "all"}}, "slalom.mode", "slalom.keywords, which is not given"),
         ({"slalom": SOUP | {"weights": {"topic": 2}}}, "slalom.weights", "slalom.weights has 'topic', which is not as"),
@@ -248,6 +258,7 @@ def test_what_is_wrong_is_refused_by_name(
         ({"slalom": SOUP | {"preset": "best"}}, "unknown preset 'best'"),
         ({"slalom": SOUP | {"knobs": {"colour": 1}}}, "choose from width, looks"),
         ({"slalom": SOUP | {"knobs": {"tau": -1}}}, "it must be at least"),
+        ({"slalom": SOUP | {"knobs": {"width": 2.7}}}, "knob width is 2.7; it must be a whole number"),
         ({"prompt": " "}, "the prompt is empty"),
         ({"prompt": "rain " * 600}, "reads at most 512"),
         ({"stop": ""}, "a stop string is empty"),

@@ -17,6 +17,8 @@ from slalom.frontends.specs import TextSpec
 
 LONGEST_WORD = 200  # characters of a keyword, a label, a stop string, a pattern
 MOST_STOPS = 16
+NEVER_ALONE = ("strength", "until")  # fields that say how to steer, and nothing else
+STEERING = ("sampler", *NEVER_ALONE, "preset", "steps", "select", "knobs")  # the others are echoed of the LM alone too
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,10 @@ def _spec(body: Asked, length: int) -> TextSpec:
         raise ApiError(400, f"slalom.{error}", "slalom.weights", "invalid_value") from None
     if spec.wishes:
         return spec
-    if ours.get("sampler", "none") != "none":
-        message = f"slalom.sampler is {spec.sampler!r}, but there is nothing to steer towards; name a wish"
-        raise ApiError(400, message, "slalom.sampler", "invalid_value")
+    for field in NEVER_ALONE if ours.get("sampler") == "none" else STEERING:
+        if ours.get(field) not in (None, {}):
+            message = f"slalom.{field} is {shown(ours[field])}, but there is nothing to steer towards; name a wish"
+            raise ApiError(400, message, f"slalom.{field}", "invalid_value")
     return spec.model_copy(update={"sampler": "none"})
 
 
