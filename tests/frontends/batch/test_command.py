@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
+from slalom.api import SteerableModel
 from slalom.constraints.constraint import Constraint
+from slalom.decoding.scheduler import Finished
 from slalom.frontends.batch import command, texts
 from slalom.frontends.batch.job import Count
 from slalom.frontends.batch.lines import Line
@@ -164,6 +166,23 @@ def test_a_row_that_a_constraint_stumbles_over_fails_alone(
     assert read_rows(tmp_path / "out.jsonl.errors.jsonl") == [
         {"line": 2, "error": "ZeroDivisionError: division by zero"}
     ]
+
+
+def test_a_row_whose_finished_texts_cannot_be_read_fails_alone(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = texts._judged_alone
+
+    def stumbling(lm: SteerableModel, end: Finished) -> Finished:
+        return 1 / 0 if end.request.seed == 7 else judge(lm, end)  # type: ignore[return-value]
+
+    monkeypatch.setattr(texts, "_judged_alone", stumbling)
+    rows = [{"prompt": "we", "keywords": ["soup"], "seed": seed} for seed in (6, 7, 8)]
+    out = run(models, write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl")
+    assert out.exit_code == 1, out.exception
+    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 3]
+    (error,) = read_rows(tmp_path / "out.jsonl.errors.jsonl")
+    assert error == {"line": 2, "error": "ZeroDivisionError: division by zero"}
 
 
 def test_a_csv_that_is_not_utf_8_is_refused_in_a_sentence_that_names_it(models: Path, tmp_path: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from slalom.api import SteerableModel
+from slalom.api import SteerableModel, Text
 from slalom.constraints import EndsWithSentence, Keywords
 from slalom.decoding import SAMPLERS
+from slalom.decoding.scheduler import Finished
 from slalom.frontends.server import app as app_module
 from slalom.frontends.server.app import make_app
 from slalom.frontends.server.errors import ApiError
@@ -326,6 +328,33 @@ def test_a_failure_of_ours_is_a_500_that_says_nothing_and_the_server_goes_on(
         assert "RuntimeError: secret" in caplog.text
         assert client.get("/health").status_code == 200
         complete(client)
+
+
+def test_a_text_that_cannot_be_read_fails_its_own_request_alone(
+    client: TestClient, chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = chatty.texts
+
+    def fail_on_secrets(ends: list[Finished], compare: bool = False) -> list[Text]:
+        if any("secret" in end.request.prompt.text for end in ends):
+            raise RuntimeError("a bad text")
+        return read(ends, compare)
+
+    expected = complete(client, slalom=None)["choices"]
+    worker = client.app.state.service.worker  # type: ignore[attr-defined]
+    monkeypatch.setattr(chatty, "texts", fail_on_secrets)
+    begun = threading.Event()
+    worker._inbox.put(lambda: begun.wait(30))  # until both are there, so that they are finished by the same step
+    with ThreadPoolExecutor(2) as pool:
+        prompts = ("the secret", "the food")
+        bodies = [ASK | {"prompt": prompt, "slalom": None} for prompt in prompts]
+        asked = [pool.submit(client.post, "/v1/completions", json=body) for body in bodies]
+        while len(worker._jobs) < 2:
+            time.sleep(0.01)
+        begun.set()
+        bad, good = (one.result() for one in asked)
+    assert bad.status_code == 500
+    assert good.json()["choices"] == expected
 
 
 def test_half_a_character_is_no_text(client: TestClient) -> None:

@@ -200,9 +200,22 @@ class Worker:
         """Finished rows to texts, read together."""
         for compare in (False, True):
             some = [end for end in ends if end.ticket in self._owners]
-            some = [end for end in some if self._owners[end.ticket].ask.compare is compare]
-            for end, text in zip(some, self.lm.texts(some, compare), strict=True):
-                self._hand_over(end, text)
+            self._read([end for end in some if self._owners[end.ticket].ask.compare is compare], compare)
+
+    def _read(self, ends: list[Finished], compare: bool) -> None:
+        """Read finished rows and hand their texts over. If that fails, every row is tried by itself."""
+        try:
+            texts = self.lm.texts(ends, compare)
+        except Exception as error:
+            if len(ends) == 1:
+                self._fail(self._owners[ends[0].ticket], api_error(error))
+                return
+            for end in ends:
+                if end.ticket in self._owners:  # its job may have failed meanwhile
+                    self._read([end], compare)
+            return
+        for end, text in zip(ends, texts, strict=True):
+            self._hand_over(end, text)
 
     def _hand_over(self, end: Finished, text: Text) -> None:
         """Tell a job that one of its texts is done; after the last one it is done itself."""
