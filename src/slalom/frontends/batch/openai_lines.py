@@ -43,11 +43,6 @@ class Tokens(NamedTuple):
     most: int
 
 
-def is_openai(fields: Record) -> bool:
-    """Whether a line is one of OpenAI's."""
-    return "custom_id" in fields
-
-
 def row_fields(line: OpenAILine, model: str) -> Record:
     """What a line asks for as fields of a row; unsupported fields and other models are refused by name."""
     body: CompletionBody | ChatBody

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
-from slalom.frontends.batch.lines import Line, Record
+from slalom.frontends.batch.lines import Line, Record, is_openai
 from slalom.frontends.batch.rows import RowSpec
 from slalom.frontends.options import COMMA_SEPARATED
 
@@ -31,6 +34,7 @@ class Source(NamedTuple):
     sha256: str
     rows: int
     classifiers: list[str]  # that its rows name
+    openai: bool  # whether any of them is a line of OpenAI's
 
 
 def format_of(path: Path) -> str:
@@ -50,13 +54,14 @@ def examine(path: Path, kind: str) -> Source:
         raise SlalomError(f"there is no file {path}") from None
     except OSError as error:
         raise SlalomError(f"{path} cannot be read ({error.strerror})") from None
-    rows, classifiers = 0, set[str]()
+    rows, classifiers, openai = 0, set[str](), False
     for line in read_lines(path, kind):
         rows += 1
         classifiers |= _classifiers(line.fields or {})
+        openai |= is_openai(line.fields or {})
     if not rows:
         raise SlalomError(f"{path} has no rows; give at least one")
-    return Source(digest.hexdigest(), rows, sorted(classifiers))
+    return Source(digest.hexdigest(), rows, sorted(classifiers), openai)
 
 
 def _classifiers(fields: Record) -> set[str]:
@@ -96,6 +101,8 @@ def _check_value(value: Any, field: str, depth: int = 1) -> None:
             _check_value(part, field, depth + 1)
     elif isinstance(value, str):
         _check_text(value, field)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{field} has {value}, which JSON cannot hold; leave it out, or give a number")
     elif value is not None and not isinstance(value, bool | int | float):
         raise ValueError(f"{field} has {value!r}, which JSON cannot hold; give texts and numbers")
 
@@ -138,21 +145,24 @@ def _parsed(text: str) -> Any:
 def _csv_lines(path: Path) -> Iterator[Line]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file, restkey="")
-            _check_columns(path, table.fieldnames or [])
-            before = table.line_num
-            for number, row in enumerate(table):
+            table = csv.reader(file)
+            names = next(table, [])
+            _check_columns(path, names)
+            numbers, before = itertools.count(), table.line_num
+            for cells in table:
                 place, before = before + 1, table.line_num
-                yield _csv_line(number, place, row)
+                if cells:  # the line is not blank
+                    yield _csv_line(next(numbers), place, names, cells)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SlalomError(f"{path} cannot be read as CSV ({error})") from None
 
 
-def _csv_line(number: int, place: int, row: dict[str, Any]) -> Line:
-    if "" in row:
-        return Line(number, place, None, f"the row has {len(row['']):d} more cells than the file has columns")
+def _csv_line(number: int, place: int, names: list[str], cells: list[str]) -> Line:
+    if len(cells) > len(names):
+        more = len(cells) - len(names)
+        return Line(number, place, None, f"the row has {more} more cells than the file has columns")
     try:
-        fields = {name: from_cell(name, cell) for name, cell in row.items() if cell}
+        fields = {name: from_cell(name, cell) for name, cell in zip(names, cells, strict=False) if cell}
     except ValueError as error:
         return Line(number, place, None, str(error))
     return Line(number, place, fields)
@@ -235,10 +245,12 @@ def parquet() -> ModuleType:
     return pyarrow.parquet
 
 
-def _check_columns(path: Path, names: Any) -> None:
-    """A table's columns are the same in every row: one nobody knows is refused at once."""
+def _check_columns(path: Path, names: list[str]) -> None:
+    """A table's columns are the same in every row: one nobody knows, or two of a name, are refused at once."""
     known = RowSpec.model_fields
-    for name in names:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SlalomError(f"{path} has {count} columns {name!r}; give each field one")
         if name not in known:
             raise SlalomError(
                 f"{path} has a column {name!r}; columns are fields of a text ({', '.join(known)}); "

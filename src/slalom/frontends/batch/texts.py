@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slalom.errors import SlalomError
-from slalom.frontends.batch.lines import FinishedLine, Line, Record
-from slalom.frontends.batch.openai_lines import OpenAILine, Tokens, answer, is_openai, row_fields
+from slalom.frontends.batch.lines import FinishedLine, Line, Record, is_openai
+from slalom.frontends.batch.openai_lines import OpenAILine, Tokens, answer, row_fields
 from slalom.frontends.batch.rows import WISH_FIELDS, RowSpec, kept, row_spec
 from slalom.frontends.specs import LoadSpec, TextSpec, checked
 
