@@ -33,7 +33,8 @@ class Source(NamedTuple):
 
     sha256: str
     rows: int
-    classifiers: list[str]  # that its rows name
+    folders: list[str]  # that its rows name: of classifiers and steers, or names on the hub
+    samplers: list[str]  # likewise
     openai: bool  # whether any of them is a line of OpenAI's
 
 
@@ -54,22 +55,29 @@ def examine(path: Path, kind: str) -> Source:
         raise SlalomError(f"there is no file {path}") from None
     except OSError as error:
         raise SlalomError(f"{path} cannot be read ({error.strerror})") from None
-    rows, classifiers, openai = 0, set[str](), False
+    rows, folders, samplers, openai = 0, set[str](), set[str](), False
     for line in read_lines(path, kind):
         rows += 1
-        classifiers |= _classifiers(line.fields or {})
+        asked = _asked(line.fields or {})
+        folders |= {name for name in named_folders(asked) if isinstance(name, str)}
+        samplers |= {name for name in [asked.get("sampler")] if isinstance(name, str)}
         openai |= is_openai(line.fields or {})
     if not rows:
         raise SlalomError(f"{path} has no rows; give at least one")
-    return Source(digest.hexdigest(), rows, sorted(classifiers), openai)
+    return Source(digest.hexdigest(), rows, sorted(folders), sorted(samplers), openai)
 
 
-def _classifiers(fields: Record) -> set[str]:
-    """The classifier that a row names, or the body of a line of OpenAI's."""
-    body = fields.get("body")
+def _asked(fields: Record) -> Record:
+    """The fields of a row, or what the body of a line of OpenAI's has of them."""
+    body = fields.get("body") if is_openai(fields) else {"slalom": fields}
     asked = body.get("slalom") if isinstance(body, dict) else None
-    named = [one.get("classifier") for one in (fields, asked) if isinstance(one, dict)]
-    return {name for name in named if isinstance(name, str)}
+    return asked if isinstance(asked, dict) else {}
+
+
+def named_folders(asked: Record) -> list[Any]:
+    """What may be a folder of a classifier or a steer."""
+    knobs = asked.get("knobs")
+    return [asked.get("classifier"), knobs.get("steer") if isinstance(knobs, dict) else None]
 
 
 def read_lines(path: Path, kind: str) -> Iterator[Line]:
