@@ -22,7 +22,7 @@ from slalom.frontends.server.errors import ApiError
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wire import OFF
 from slalom.frontends.server.wishes import open_knobs
-from slalom.frontends.server.worker import Worker, check_work
+from slalom.frontends.server.worker import Worker, api_error, check_work
 from tests.frontends.server.conftest import NAME
 
 SOUP = {"keywords": ["soup"], "steps": 8}
@@ -325,9 +325,17 @@ def test_a_failure_of_ours_is_a_500_that_says_nothing_and_the_server_goes_on(
             error = refused(client, 500)
         assert error["code"] == "internal_error"
         assert "secret" not in error["message"]
-        assert "RuntimeError: secret" in caplog.text
+        assert "a request failed: RuntimeError at" in caplog.text
+        assert "in fail\n" in caplog.text
+        assert "RuntimeError: secret" not in caplog.text
         assert client.get("/health").status_code == 200
         complete(client)
+
+
+def test_the_log_has_the_message_of_a_failure_only_if_it_may_hold_prompts(caplog: pytest.LogCaptureFixture) -> None:
+    for may in (False, True):
+        assert api_error(RuntimeError("a prompt"), log_message=may).status_code == 500
+        assert ("RuntimeError: a prompt" in caplog.text) == may
 
 
 def test_a_text_that_cannot_be_read_fails_its_own_request_alone(

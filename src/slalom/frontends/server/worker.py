@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -142,7 +143,7 @@ class Worker:
             except Exception as error:  # the scheduler fails a bad row alone: this is worse, and no row can be trusted
                 self._scheduler = self._new_scheduler()
                 for job in list(self._jobs):
-                    self._fail(job, api_error(error))
+                    self._fail_by(job, error)
             finally:
                 self._step_began = None
 
@@ -168,7 +169,7 @@ class Worker:
             requests = self._requests(job.ask)
             tickets = [self._scheduler.add(request) for request in requests]
         except Exception as error:
-            self._fail(job, api_error(error))
+            self._fail_by(job, error)
             return
         job.rows = {ticket: index for index, ticket in enumerate(tickets)}
         job.readers = {ticket: DraftReader(index) for ticket, index in job.rows.items()}
@@ -193,7 +194,7 @@ class Worker:
         finished = self._scheduler.step()
         for end in finished:
             if end.error is not None and end.ticket in self._owners:
-                self._fail(self._owners[end.ticket], api_error(end.error))
+                self._fail_by(self._owners[end.ticket], end.error)
         self._deliver([end for end in finished if end.error is None])
 
     def _deliver(self, ends: list[Finished]) -> None:
@@ -208,7 +209,7 @@ class Worker:
             texts = self.lm.texts(ends, compare)
         except Exception as error:
             if len(ends) == 1:
-                self._fail(self._owners[ends[0].ticket], api_error(error))
+                self._fail_by(self._owners[ends[0].ticket], error)
                 return
             for end in ends:
                 if end.ticket in self._owners:  # its job may have failed meanwhile
@@ -243,6 +244,9 @@ class Worker:
                 job.tell(Drafted(job.readers[report.ticket].read(report)))
             elif job is not None and job.ask.progress:
                 job.tell(Progressed(report.drafts, report.best.verdict.score))
+
+    def _fail_by(self, job: Job, error: Exception) -> None:
+        self._fail(job, api_error(error, self._settings.log_prompts))
 
     def _fail(self, job: Job, error: ApiError) -> None:
         if job in self._jobs:
@@ -296,11 +300,18 @@ def _is_cheap(sampler: Sampler | type[Sampler]) -> bool:
     return sampler.blockwise or sampler.name == "none"
 
 
-def api_error(error: Exception) -> ApiError:
-    """What a request is told of an error: bad input in its own words, anything else not."""
+def api_error(error: Exception, log_message: bool) -> ApiError:
+    """What a request is told of an error: bad input in its own words, anything else not; that goes to the log.
+
+    An error's message may quote a prompt or a text, so the log has it only if it may hold those.
+    """
     if isinstance(error, SlalomError):
         return ApiError(400, str(error), code="invalid_value")
     if isinstance(error, ApiError):
         return error
-    logger.error("a request failed", exc_info=error)
+    if log_message:
+        logger.error("a request failed", exc_info=error)
+    else:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("a request failed: %s at\n%s", type(error).__name__, frames)
     return ApiError(500, "the text could not be written; the server's log says more", code="internal_error")
