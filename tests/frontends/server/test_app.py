@@ -217,6 +217,7 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
         ({"n": "2"}, "n", "n is '2'; input should be a valid integer"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"seed": 2**60}, "seed", "less than or equal to"),
+        ({"seed": 2**53 - 1, "n": 2}, "seed", "the seed of the last text is 9007199254740992; it must be at most"),
         ({"prompt": [1, 2]}, "prompt", "input should be a valid string"),
         ({"prompt": []}, "prompt", "prompt is []"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "are for streams"),
@@ -395,6 +396,7 @@ def test_unknown_routes_methods_and_models_are_answered_in_openais_shape(client:
         ({"max_gradient_tokens": 11}, {"n": 2, "slalom": SOUP | {"sampler": "bolt"}}, "max_tokens"),
         ({"max_constraints": 1}, {"slalom": SOUP | {"avoid": ["rain"]}}, "slalom"),
         ({"max_words": 2}, {"slalom": SOUP | {"avoid": ["rain", "cold"]}}, "slalom.keywords"),
+        ({"max_words": 2}, {"slalom": SOUP | {"topic": "rain,cold"}}, "slalom.keywords"),
     ],
     ids=str,
 )
