@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -226,6 +227,11 @@ def checked(spec: type[S], fields: dict[str, Any]) -> S:
         return spec.model_validate(fields)
     except ValidationError as error:
         raise SlalomError(first_error(error)) from None
+
+
+def folder_name(model: str) -> str:
+    """The last part of a model's path, also of `.`; of a hub name the part after its owner."""
+    return Path(os.path.abspath(model)).name
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from slalom.errors import SlalomError
-from slalom.frontends.specs import LoadSpec
+from slalom.frontends.specs import LoadSpec, folder_name
 
 
 class Limits(BaseModel):
@@ -66,8 +66,10 @@ class ServeSpec(Limits, LoadSpec):
         for name, equals, source in pairs:
             if not (name and equals and source):
                 raise SlalomError(f"--allow-classifier is {name + equals!r}; it must look like NAME=FOLDER")
+            if [one for one, *_ in pairs].count(name) > 1:
+                raise SlalomError(f"--allow-classifier has {name!r} twice; give each classifier a name of its own")
         return {name: source for name, _, source in pairs}
 
     def served_name(self, loaded: str) -> str:
         """What requests call the model: a folder's last part, for its path is nobody's business."""
-        return self.name or (Path(loaded).name if Path(loaded).is_dir() else loaded)
+        return self.name or (folder_name(loaded) if Path(loaded).is_dir() else loaded)
