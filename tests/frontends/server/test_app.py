@@ -255,23 +255,28 @@ def test_what_is_wrong_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "param", "message"),
     [
-        ({"slalom": SOUP | {"sampler": "gibbs"}}, "choose from climb, dab"),
-        ({"slalom": SOUP | {"preset": "best"}}, "unknown preset 'best'"),
-        ({"slalom": SOUP | {"knobs": {"colour": 1}}}, "choose from width, looks"),
-        ({"slalom": SOUP | {"knobs": {"tau": -1}}}, "it must be at least"),
-        ({"slalom": SOUP | {"knobs": {"width": 2.7}}}, "knob width is 2.7; it must be a whole number"),
-        ({"prompt": " "}, "the prompt is empty"),
-        ({"prompt": "rain " * 600}, "reads at most 512"),
-        ({"stop": ""}, "a stop string is empty"),
+        ({"slalom": SOUP | {"sampler": "gibbs"}}, "slalom.sampler", "choose from climb, dab"),
+        ({"slalom": SOUP | {"preset": "best"}}, "slalom.preset", "unknown preset 'best'"),
+        ({"slalom": SOUP | {"knobs": {"colour": 1}}}, "slalom.knobs.colour", "choose from width, looks"),
+        ({"slalom": SOUP | {"knobs": {"tau": -1}}}, "slalom.knobs.tau", "it must be at least"),
+        ({"slalom": SOUP | {"knobs": {"width": 2.7}}}, "slalom.knobs.width", "width is 2.7; it must be a whole number"),
+        ({"slalom": SOUP | {"knobs": {"width": 10**9}}}, "slalom.knobs.width", "at most 32"),
+        ({"slalom": {"regex": "a"}}, "slalom.regex", "is not open on this server"),
+        ({"slalom": {"classifier": "tone", "label": "a"}}, "slalom.classifier", "choose from taste"),
+        ({"prompt": " "}, None, "the prompt is empty"),
+        ({"prompt": "rain " * 600}, None, "reads at most 512"),
+        ({"stop": ""}, None, "a stop string is empty"),
     ],
     ids=str,
 )
 def test_what_the_lm_cannot_do_is_refused_in_its_own_words(
-    client: TestClient, changed: dict[str, Any], message: str
+    client: TestClient, changed: dict[str, Any], param: str | None, message: str
 ) -> None:
-    assert message in refused(client, **changed)["message"]
+    error = refused(client, **changed)
+    assert error["param"] == param
+    assert message in error["message"]
 
 
 @pytest.mark.parametrize("name", sorted(OFF))

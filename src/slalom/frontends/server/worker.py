@@ -306,7 +306,7 @@ def api_error(error: Exception, log_message: bool) -> ApiError:
     An error's message may quote a prompt or a text, so the log has it only if it may hold those.
     """
     if isinstance(error, SlalomError):
-        return ApiError(400, str(error), code="invalid_value")
+        return ApiError(400, str(error), None if error.field is None else f"slalom.{error.field}", "invalid_value")
     if isinstance(error, ApiError):
         return error
     if log_message:
