@@ -107,6 +107,7 @@ def test_after_the_start_no_request_opens_a_file_or_reaches_the_network(
     changed = {"shipped": True, "allow_constraint": ["alliteration"], "allow_regex": True}
     app = make_app(chatty, settings.model_copy(update=changed))
     with TestClient(app) as client, monkeypatch.context() as patch:
+        assert client.get("/props").json()["constraints"] == ["alliteration"]
         forbid_reading(patch)
         answers = [client.post("/v1/completions", json=ASK | {"slalom": wish | {"steps": 2}}) for wish in WISHES]
         chat = {"model": NAME, "messages": [{"role": "user", "content": "the food"}], "max_tokens": 4}
