@@ -23,7 +23,7 @@ from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wire import OFF
 from slalom.frontends.server.wishes import open_knobs
 from slalom.frontends.server.worker import Worker, api_error, check_work
-from tests.frontends.server.conftest import NAME
+from tests.frontends.server.conftest import LOCALHOST, NAME
 
 SOUP = {"keywords": ["soup"], "steps": 8}
 ASK = {"model": NAME, "prompt": "the food", "max_tokens": 6, "slalom": SOUP}
@@ -408,7 +408,7 @@ def test_unknown_routes_methods_and_models_are_answered_in_openais_shape(client:
 def test_more_than_the_server_gives_is_refused(
     chatty: SteerableModel, limit: dict[str, int], changed: dict[str, Any], param: str
 ) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, **limit))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, **limit)), LOCALHOST) as client:
         error = refused(client, **changed)
         assert (error["param"], error["code"]) == (param, "limit_exceeded")
         assert client.get("/props").json()["limits"].items() >= limit.items()
@@ -447,7 +447,7 @@ def test_a_sampler_whose_steps_are_short_may_write_as_much_as_the_other_limits_a
 def test_the_server_is_not_healthy_while_a_step_takes_longer_than_a_request_may(
     chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_seconds=0.2))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_seconds=0.2)), LOCALHOST) as client:
         advance, go_on = Worker._advance, threading.Event()
         monkeypatch.setattr(Worker, "_advance", lambda worker: (go_on.wait(30), advance(worker)))
         assert client.post("/v1/completions", json=ASK).status_code == 504
@@ -460,7 +460,7 @@ def test_the_server_is_not_healthy_while_a_step_takes_longer_than_a_request_may(
 
 
 def test_what_is_left_open_keeps_within_the_limits(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_tokens=5, max_steps=5))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_tokens=5, max_steps=5)), LOCALHOST) as client:
         body = {"model": NAME, "prompt": "the food", "slalom": {"keywords": ["soup"]}}
         (choice,) = client.post("/v1/completions", json=body).json()["choices"]
     assert choice["slalom"]["drafts"] == 5
@@ -468,7 +468,7 @@ def test_what_is_left_open_keeps_within_the_limits(chatty: SteerableModel) -> No
 
 
 def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_body=200))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_body=200)), LOCALHOST) as client:
         assert client.post("/v1/completions", json=ASK).status_code == 200
         assert refused(client, 413, prompt="x" * 300)["code"] == "limit_exceeded"
         parts = (b'{"model": "' + b"x" * 50 + b'"' for _ in range(10))
@@ -476,7 +476,7 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(chatty: S
 
 
 def test_the_key_is_asked_for_everywhere_but_for_health_and_the_page(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, api_key="sësame"))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, api_key="sësame")), LOCALHOST) as client:
         assert client.get("/health").status_code == 200
         assert client.get("/").status_code in (200, 404)
         for path in ("/props", "/metrics", "/v1/models", "/openapi.json", "/nothing"):
@@ -488,6 +488,35 @@ def test_the_key_is_asked_for_everywhere_but_for_health_and_the_page(chatty: Ste
         right = {"Authorization": "Bearer sësame".encode()}
         assert client.post("/v1/completions", json=ASK, headers=right).status_code == 200
         assert "sësame" not in client.get("/props", headers=right).text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]", "[::1]:80", "127.0.0.2:80")),
+        *(
+            (host, 403)
+            for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "[", "a@localhost")
+        ),
+    ],
+)
+def test_without_a_key_a_local_server_answers_to_local_names_alone(
+    chatty: SteerableModel, host: str, status: int
+) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, host="127.0.0.2")), LOCALHOST) as client:
+        for path in ("/props", "/", "/health"):
+            answer = client.get(path, headers={"Host": host})
+            assert answer.status_code == status
+        if status == 403:
+            assert answer.json()["error"]["code"] == "unknown_host"
+
+
+@pytest.mark.parametrize("settings", [{"host": "0.0.0.0"}, {"api_key": "sesame"}])
+def test_with_a_key_or_open_to_others_a_server_answers_to_any_name(
+    chatty: SteerableModel, settings: dict[str, str]
+) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, **settings)), LOCALHOST) as client:
+        assert client.get("/health", headers={"Host": "slalom.example"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -516,7 +545,7 @@ def test_a_request_can_name_only_what_the_operator_registered(
 
 
 def test_what_the_operator_allows_is_open(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, allow_regex=True))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, allow_regex=True)), LOCALHOST) as client:
         assert "regex" in client.get("/props").json()["wishes"]
         assert complete(client, slalom={"regex": "[a-z]", "steps": 4})["choices"][0]["slalom"]["satisfied"]
         assert "is no regular expression" in refused(client, slalom={"regex": "("})["message"]
@@ -544,7 +573,7 @@ def test_the_log_holds_prompts_only_if_it_should(
     caplog.set_level(logging.DEBUG, logger="slalom.server")
     for asked in (False, True):
         caplog.clear()
-        with TestClient(make_app(chatty, settings.model_copy(update={"log_prompts": asked}))) as client:
+        with TestClient(make_app(chatty, settings.model_copy(update={"log_prompts": asked})), LOCALHOST) as client:
             complete(client, prompt="the secret food")
             refused(client, prompt="the secret food", colour="red")
         assert "POST /v1/completions 200" in caplog.text
@@ -568,7 +597,7 @@ def test_props_say_what_may_be_asked_for(client: TestClient, classifier_folder: 
 
 
 def test_metrics_count_requests_drafts_and_tokens(chatty: SteerableModel, settings: ServeSpec) -> None:
-    with TestClient(make_app(chatty, settings)) as client:
+    with TestClient(make_app(chatty, settings), LOCALHOST) as client:
         complete(client)
         refused(client, n=0)
         client.get("/nothing")
@@ -591,7 +620,7 @@ def test_the_page_is_served_and_may_load_nothing_from_elsewhere(
     chatty: SteerableModel, settings: ServeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_module, "PAGE", tmp_path)
-    with TestClient(make_app(chatty, settings)) as client:
+    with TestClient(make_app(chatty, settings), LOCALHOST) as client:
         assert "no page" in client.get("/").json()["error"]["message"]
         (tmp_path / "index.html").write_text("<title>Slalom</title>")
         (tmp_path / "page.js").write_text("1")

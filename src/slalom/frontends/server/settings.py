@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -73,3 +74,11 @@ class ServeSpec(Limits, LoadSpec):
     def served_name(self, loaded: str) -> str:
         """What requests call the model: a folder's last part, for its path is nobody's business."""
         return self.name or (folder_name(loaded) if Path(loaded).is_dir() else loaded)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host.lower() == "localhost"
