@@ -379,6 +379,19 @@ def test_constraints_come_and_go(opened: Open, server: PretendedServer) -> None:
     assert server.bodies[0]["slalom"] == wishes  # what was left empty is not asked for
 
 
+def test_the_link_follows_when_one_choice_changes_others(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    manner = {"name": "manner", "labels": ["rude", "polite"]}
+    monkeypatch.setitem(PROPS, "classifiers", [*PROPS["classifiers"], manner])
+    asked = {"prompt": "x", "classifier": "tone", "label": "cold", "sampler": "climb", "preset": "thorough"}
+    page = opened(asked | {"knobs": '{"width":2}'})
+    page.select_option("#classifier", "manner")
+    assert settings_of(page)["label"] == "rude"
+    page.select_option("#sampler", "dab")
+    assert not {"preset", "knobs"} & set(settings_of(page))
+    expect(page.locator("#repeat-text")).not_to_contain_text("thorough")
+    expect(page.locator("#more-set")).to_have_text("1 set")
+
+
 def test_told_not_told_and_own_words(opened: Open) -> None:
     page = opened()
     for value, said in (("yes", {"tell": "yes"}), ("no", {"tell": "no"}), ("auto", {})):

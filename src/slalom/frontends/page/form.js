@@ -42,6 +42,7 @@ export class Form {
     });
     for (const radio of $("tell").querySelectorAll("input")) radio.addEventListener("change", () => this.#told(true));
     $("form").addEventListener("input", () => this.#edited());
+    $("form").addEventListener("change", () => this.#noted()); // a control's own listener may have set others
     this.serve(server);
   }
 
@@ -167,6 +168,10 @@ export class Form {
 
   #edited() {
     for (const wrong of $("form").querySelectorAll("[aria-invalid]")) wrong.removeAttribute("aria-invalid");
+    this.#noted();
+  }
+
+  #noted() {
     this.#moreSet();
     this.changed();
   }
