@@ -202,7 +202,7 @@ def _parquet_lines(path: Path) -> Iterator[Line]:
 def _parquet_line(number: int, one: Any) -> Line:
     try:
         (row,) = one.to_pylist()
-        fields = {name: _from_column(name, value) for name, value in row.items() if value is not None}
+        fields = {name: _from_column(name, value) for name, value in row.items() if value not in (None, "")}
     except (ValueError, TypeError) as error:
         return Line(number, number + 1, None, f"the row cannot be read ({error})")
     return Line(number, number + 1, fields)
