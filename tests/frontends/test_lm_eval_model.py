@@ -1,9 +1,12 @@
-"""The lm-evaluation-harness's model slalom; skipped where the harness is not installed."""
+"""The lm-evaluation-harness's model slalom; where the harness is not installed, with what it asks of a model alone."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +15,43 @@ from slalom.errors import SlalomError
 from slalom.frontends.cli import app
 from tests.conftest import tiny_lm
 
-pytest.importorskip("lm_eval", reason="pip install 'slalom[lm-eval]'")
+REGISTERED: dict[str, Any] = {}
+
+
+class LM:
+    """The part of the harness's class that models are made by."""
+
+    @classmethod
+    def create_from_arg_obj(cls, arguments: dict[str, Any], config: dict[str, Any]) -> LM:
+        """A model of what was typed, and what the harness adds."""
+        return cls(**arguments, **config)
+
+
+def register_model(name: str) -> Callable[[type], type]:
+    """Notes a model's class, as the harness does."""
+    return lambda kind: REGISTERED.setdefault(name, kind)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def harness() -> Iterator[None]:
+    """The harness, or what the adapter imports of it."""
+    if importlib.util.find_spec("lm_eval"):
+        yield
+        return
+    api = {"instance": {"Instance": object}, "model": {"LM": LM}, "registry": {"register_model": register_model}}
+    names = {"lm_eval": {}, "lm_eval.api": {}} | {f"lm_eval.api.{name}": parts for name, parts in api.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, parts in names.items():
+            module = ModuleType(name)
+            vars(module).update(parts)
+            patch.setitem(sys.modules, name, module)
+        patch.delitem(sys.modules, "slalom.frontends.lm_eval_model", raising=False)
+        yield
+        sys.modules.pop("slalom.frontends.lm_eval_model", None)
+
+
+@pytest.fixture(scope="module")
+def model(harness: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The tiny LM as the harness has it."""
     from slalom.frontends.lm_eval_model import SlalomLM
 
@@ -24,8 +59,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     lm = tiny_lm("llama-tied")
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
-    arguments = f"model={folder},keywords=soup,steps=2,engine=torch"
-    return folder, SlalomLM.create_from_arg_string(arguments, {"batch_size": 1, "device": "cuda:0"})
+    arguments = {"model": str(folder), "keywords": "soup", "steps": 2, "engine": "torch"}
+    return folder, SlalomLM.create_from_arg_obj(arguments, {"batch_size": 1, "device": "cuda:0"})
 
 
 def asked(context: str, **kwargs: Any) -> Any:

@@ -159,7 +159,7 @@ def test_the_search_is_shown_step_by_step(opened: Open) -> None:
     facts, tokens = page.locator("#step-facts"), page.locator("#tokens")
     expect(facts).to_contain_text("step 3 of 4")  # the draft that was kept
     expect(page.locator("#tokens mark")).to_have_text(["cold", "soup"])
-    expect(tokens.locator(".bias")).to_have_text(["cold"] * 3)
+    expect(tokens.locator(".bias[aria-hidden=true]")).to_have_text(["cold"] * 3)
     expect(page.locator("#curve .point")).to_have_count(4)
     expect(page.locator("#curve .ring")).to_have_count(1)
     page.focus("#step")
@@ -379,6 +379,19 @@ def test_constraints_come_and_go(opened: Open, server: PretendedServer) -> None:
     assert server.bodies[0]["slalom"] == wishes  # what was left empty is not asked for
 
 
+def test_the_link_follows_when_one_choice_changes_others(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    manner = {"name": "manner", "labels": ["rude", "polite"]}
+    monkeypatch.setitem(PROPS, "classifiers", [*PROPS["classifiers"], manner])
+    asked = {"prompt": "x", "classifier": "tone", "label": "cold", "sampler": "climb", "preset": "thorough"}
+    page = opened(asked | {"knobs": '{"width":2}'})
+    page.select_option("#classifier", "manner")
+    assert settings_of(page)["label"] == "rude"
+    page.select_option("#sampler", "dab")
+    assert not {"preset", "knobs"} & set(settings_of(page))
+    expect(page.locator("#repeat-text")).not_to_contain_text("thorough")
+    expect(page.locator("#more-set")).to_have_text("1 set")
+
+
 def test_told_not_told_and_own_words(opened: Open) -> None:
     page = opened()
     for value, said in (("yes", {"tell": "yes"}), ("no", {"tell": "no"}), ("auto", {})):
@@ -412,6 +425,37 @@ def test_the_page_can_be_used_by_keyboard_alone(opened: Open) -> None:
     assert unnamed == []
 
 
+def test_the_focus_stays_near_when_something_is_removed(opened: Open) -> None:
+    page = opened({"prompt": "x", "sentiment": "negative", "topic": "space", "regex": "a+"})
+    for title, adder in (("Topic", "add-topic"), ("Pattern", "add-keywords")):  # no pattern can be added here
+        page.click(f"[aria-label='Remove {title}']")
+        assert page.evaluate("document.activeElement.id") == adder
+    page.click("#as-chat")
+    page.click("[aria-label='Remove message']")
+    assert page.evaluate("document.activeElement.id") == "add-message"
+
+
+def luminance(colour: str) -> float:
+    """How light a colour is, by the WCAG's formula."""
+    shares = [float(one) / 255 for one in re.findall(r"[\d.]+", colour)[:3]]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares]
+    return sum(weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_placeholders_can_be_read(opened: Open, scheme: str) -> None:
+    page = opened({"prompt": "x", "keywords": "soup"}, color_scheme=scheme)
+    for name in ("#keywords", "#length"):
+        box = page.locator(name)
+        behind = luminance(box.evaluate("box => getComputedStyle(box).backgroundColor"))
+        colour, opacity = box.evaluate(
+            "box => { const faint = getComputedStyle(box, '::placeholder'); return [faint.color, faint.opacity]; }"
+        )
+        darker, lighter = sorted((behind, luminance(colour)))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+        assert opacity == "1"
+
+
 # What goes wrong
 
 
@@ -428,6 +472,7 @@ def fulfilled(body: str, route: Any) -> None:
         (400, {}, {"message": "too long", "param": "max_tokens"}, "max_tokens: too long.", "length"),
         (400, {}, {"message": "unknown sampler", "param": "slalom.sampler"}, "unknown sampler", "sampler"),
         (400, {}, {"message": "too much", "param": "slalom.weights.sentiment"}, "too much", "weight-sentiment"),
+        (400, {}, {"message": "too wide", "param": "slalom.knobs.width"}, "too wide", "knob-width"),
         (500, {}, {}, "Something went wrong in the server", None),
     ],
 )

@@ -26,22 +26,25 @@ def with_knobs(sampler: S, given: dict[str, Any], others: Iterable[str] = ()) ->
     known = {one.name: one for one in fields(sampler)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            raise SlalomError(f"unknown knob {name!r}; choose from {', '.join([*known, *others])}")
+            raise SlalomError(f"unknown knob {name!r}; choose from {', '.join([*known, *others])}", f"knobs.{name}")
     return replace(sampler, **{name: _checked(known[name], value) for name, value in given.items()})  # type: ignore[type-var]
 
 
 def _checked(one: Field[Any], given: Any) -> Any:
     """The value in its field's type, if it keeps the field's rule."""
     kind: type[Any] = type(one.default)
+    field = f"knobs.{one.name}"
+    if kind is int and isinstance(given, float) and not given.is_integer():
+        raise SlalomError(f"knob {one.name} is {given!r}; it must be a whole number", field)
     try:
         value = _truth(given) if kind is bool else kind(given)
     except (TypeError, ValueError):
-        raise SlalomError(f"knob {one.name} is {given!r}; it must be of type {kind.__name__}") from None
+        raise SlalomError(f"knob {one.name} is {given!r}; it must be of type {kind.__name__}", field) from None
     least, choices = one.metadata["least"], one.metadata["choices"]
     if choices is not None and value not in choices:
-        raise SlalomError(f"knob {one.name} is {given!r}; choose from {', '.join(choices)}")
+        raise SlalomError(f"knob {one.name} is {given!r}; choose from {', '.join(choices)}", field)
     if least is not None and not value >= least:
-        raise SlalomError(f"knob {one.name} is {given!r}; it must be at least {least:g}")
+        raise SlalomError(f"knob {one.name} is {given!r}; it must be at least {least:g}", field)
     return value
 
 

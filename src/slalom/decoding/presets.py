@@ -65,7 +65,7 @@ def preset_for(
 
 def _known(what: str, name: str, choices: dict[str, Any]) -> Any:
     if name not in choices:
-        raise SlalomError(f"unknown {what} {name!r}; choose from {', '.join(choices)}")
+        raise SlalomError(f"unknown {what} {name!r}; choose from {', '.join(choices)}", what)
     return choices[name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from rich.console import Console
 from slalom.errors import SlalomError
 from slalom.frontends.options import takes
 from slalom.frontends.ray_cluster import Cluster
-from slalom.frontends.server.settings import ServeSpec
+from slalom.frontends.server.settings import ServeSpec, is_loopback
 from slalom.frontends.specs import first_error
 
 API_KEY = "SLALOM_API_KEY"
@@ -131,7 +130,7 @@ def _announce(console: Console, settings: ServeSpec, name: str, host: str, port:
         markup=False,
         style="dim",
     )
-    if not settings.api_key and not ipaddress.ip_address(host).is_loopback:
+    if not settings.api_key and not is_loopback(host):
         console.print(
             f"[yellow]warning:[/yellow] {host} is open to other machines and no key is asked for; "
             f"set {API_KEY}, or leave --host out",

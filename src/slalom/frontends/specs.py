@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,15 +52,19 @@ class TextSpec(BaseModel):
     mode: Literal["any", "all"] = Field(
         "any", description="whether any keyword will do (the default) or all must appear"
     )
-    topic: str | None = Field(None, description="a topic (computer, legal, space, …), or words of one, comma-separated")
+    topic: str | None = Field(
+        None, min_length=1, description="a topic (computer, legal, space, …), or words of one, comma-separated"
+    )
     avoid: list[str] = Field(
         [], description="words the continuation must never contain, comma-separated on the command line"
     )
-    classifier: str | None = Field(None, description="a classifier's folder or hub name")
-    label: str | None = Field(None, description="the label that classifier should give")
+    classifier: str | None = Field(None, min_length=1, description="a classifier's folder or hub name")
+    label: str | None = Field(None, min_length=1, description="the label that classifier should give")
     description: str | None = Field(None, description="that label in words after 'a text that': 'is friendly'")
-    similar: str | None = Field(None, description="a text to be similar to in meaning")
-    regex: str | None = Field(None, description="a regular expression the continuation should match somewhere")
+    similar: str | None = Field(None, min_length=1, description="a text to be similar to in meaning")
+    regex: str | None = Field(
+        None, min_length=1, description="a regular expression the continuation should match somewhere"
+    )
     whole_sentences: bool = Field(False, description="end the continuation at the end of a sentence")
     constraints: dict[str, str] = Field(
         {}, description="constraints of other packages, NAME=ARGUMENT each; see slalom ls constraints"
@@ -218,6 +223,11 @@ def checked(spec: type[S], fields: dict[str, Any]) -> S:
         return spec.model_validate(fields)
     except ValidationError as error:
         raise SlalomError(first_error(error)) from None
+
+
+def folder_name(model: str) -> str:
+    """The last part of a model's path, also of `.`; of a hub name the part after its owner."""
+    return Path(os.path.abspath(model)).name
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

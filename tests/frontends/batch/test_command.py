@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import sys
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -14,10 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
+from slalom.api import SteerableModel
 from slalom.constraints.constraint import Constraint
-from slalom.frontends.batch import command, texts
+from slalom.decoding.scheduler import Finished
+from slalom.frontends.batch import command, job, texts
 from slalom.frontends.batch.job import Count
 from slalom.frontends.batch.lines import Line
+from slalom.frontends.batch.reading import read_lines
 from slalom.frontends.batch.texts import TextWriter, Work, wish_key
 from slalom.frontends.specs import TextSpec
 from tests.conftest import tiny_lm
@@ -113,17 +117,23 @@ def test_a_row_that_cannot_be_kept_as_json_fails_alone(models: Path, tmp_path: P
         *(good % rf', "{name}": "a \ud800 b"' for name in ("metadata", "id", "prompt", r"\udfff")),
         good % r', "metadata": {"\ud800": [1]}',
         *(good % f', "metadata": {nested}' for nested in deep),
+        *(good % f', "metadata": [{{"x": {number}}}]' for number in ("NaN", "-Infinity", "1e999")),
         "[" * 900 + "]" * 900,
     ]
     source.write_bytes("\n".join([good % "", *bad, ""]).encode() + b'{"prompt": "\xff"}\n' + (good % "").encode())
     out = run(models, source, tmp_path / "out.jsonl")
     assert out.exit_code == 1, out.exception
-    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 12]
+    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 15]
     errors = read_rows(tmp_path / "out.jsonl.errors.jsonl")
-    assert [error["line"] for error in errors] == list(range(2, 12))
+    assert [error["line"] for error in errors] == list(range(2, 15))
     for error, word in zip(
         errors,
-        [*["lone surrogate"] * 5, *["more than 100 deep"] * 3, "give an object", "byte 0xff in position 12"],
+        [
+            *["lone surrogate"] * 5,
+            *["more than 100 deep"] * 3,
+            *["has nan, which JSON", "has -inf, which JSON", "has inf, which JSON"],
+            *["give an object", "byte 0xff in position 12"],
+        ],
         strict=True,
     ):
         assert word in error["error"]
@@ -166,6 +176,23 @@ def test_a_row_that_a_constraint_stumbles_over_fails_alone(
     ]
 
 
+def test_a_row_whose_finished_texts_cannot_be_read_fails_alone(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = texts._judged_alone
+
+    def stumbling(lm: SteerableModel, end: Finished) -> Finished:
+        return 1 / 0 if end.request.seed == 7 else judge(lm, end)  # type: ignore[return-value]
+
+    monkeypatch.setattr(texts, "_judged_alone", stumbling)
+    rows = [{"prompt": "we", "keywords": ["soup"], "seed": seed} for seed in (6, 7, 8)]
+    out = run(models, write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl")
+    assert out.exit_code == 1, out.exception
+    assert [row["line"] for row in read_rows(tmp_path / "out.jsonl")] == [1, 3]
+    (error,) = read_rows(tmp_path / "out.jsonl.errors.jsonl")
+    assert error == {"line": 2, "error": "ZeroDivisionError: division by zero"}
+
+
 def test_a_csv_that_is_not_utf_8_is_refused_in_a_sentence_that_names_it(models: Path, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(b"prompt,keywords\nwe,soup\ncaf\xe9,soup\n")
     out = run(models, tmp_path / "in.csv", tmp_path / "out.jsonl")
@@ -173,6 +200,19 @@ def test_a_csv_that_is_not_utf_8_is_refused_in_a_sentence_that_names_it(models: 
     assert f"{tmp_path}/in.csv cannot be read as CSV" in out.stderr
     assert "0xe9" in out.stderr
     assert out.stderr.count("\n") == 1
+
+
+def test_the_lines_of_a_csv_are_counted_with_its_blank_ones_and_those_within_cells(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text('prompt,id\n\n\nwe,1\n"the\nfood",2\n\nwe,3,x\nwe\n')
+    lines = list(read_lines(tmp_path / "in.csv", ".csv"))
+    assert [(line.number, line.line) for line in lines] == [(0, 4), (1, 5), (2, 8), (3, 9)]
+    assert [line.fields for line in lines] == [
+        {"prompt": "we", "id": "1"},
+        {"prompt": "the\nfood", "id": "2"},
+        None,
+        {"prompt": "we"},
+    ]
+    assert lines[2].error == "the row has 1 more cells than the file has columns"
 
 
 def test_csv_and_parquet_say_the_same_as_json_lines(models: Path, tmp_path: Path) -> None:
@@ -198,7 +238,7 @@ def test_csv_and_parquet_say_the_same_as_json_lines(models: Path, tmp_path: Path
     }
     types |= {"knobs": pa.struct([("width", pa.int64())]), "metadata": pa.struct([("x", pa.int64())])}
     whole = pa.Table.from_pylist(rows, pa.schema(list(types.items())))
-    pq.write_table(whole, tmp_path / "in.parquet")
+    pq.write_table(whole.append_column("similar", [["", None, ""]]), tmp_path / "in.parquet")
     found = []
     for kind in ("jsonl", "csv", "parquet"):
         out = run(models, tmp_path / f"in.{kind}", tmp_path / f"{kind}.jsonl")
@@ -299,6 +339,27 @@ def test_a_column_nobody_knows_is_refused_at_once(models: Path, tmp_path: Path) 
     assert out.exit_code == 2
     assert "'colour'" in out.stderr
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_two_columns_of_a_name_are_refused_at_once(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("prompt,keywords,prompt\nwe,soup,they\n")
+    out = run(models, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert out.exit_code == 2
+    assert "has 2 columns 'prompt'; give each field one" in out.stderr
+
+
+def test_a_job_that_could_never_end_is_refused_before_it_begins(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "run_local", lambda *_: pytest.fail("the job was begun"))
+    plain = {"prompt": "we", "keywords": ["soup"]}
+    source = write_rows(tmp_path / "in.jsonl", [plain, {"custom_id": "a", "body": {}}])
+    assert f"let {tmp_path}/out.csv end in .jsonl" in run(models, source, tmp_path / "out.csv").stderr
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    write_rows(source, [plain])
+    out = run(models, source, tmp_path / "out.parquet")
+    assert out.exit_code == 2
+    assert "Parquet needs pyarrow: pip install 'slalom[batch]'" in out.stderr
 
 
 def test_rows_can_be_piped_in_and_texts_out(models: Path, tmp_path: Path) -> None:

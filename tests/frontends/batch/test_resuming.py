@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slalom.decoding.calibration import Calibration, remember
 from slalom.errors import SlalomError
 from slalom.frontends.batch import job
 from slalom.frontends.batch.lines import FinishedLine, Line
@@ -95,6 +97,12 @@ def stop_after(calls: int) -> job.Runner:
             yield some
 
     return runner
+
+
+def one_row(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]:
+    """A runner that ends after the first row."""
+    yield [FinishedLine(0, 1, [])]
+    raise StoppedError
 
 
 def begin(models: Path, source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,24 +208,41 @@ def test_another_precision_is_refused_by_name_and_the_first_one_can_be_asked_for
 
 
 @pytest.mark.parametrize("shape", ["row", "openai"])
-def test_another_classifier_in_a_folder_that_only_rows_name_is_refused(tmp_path: Path, shape: str) -> None:
+@pytest.mark.parametrize("wish", [{"classifier": "{folder}", "label": "good"}, {"knobs": {"steer": "{folder}"}}])
+def test_another_classifier_or_steer_in_a_folder_that_only_rows_name_is_refused(
+    tmp_path: Path, shape: str, wish: dict[str, Any]
+) -> None:
     folder = tmp_path / "clf"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    wish = {"classifier": str(folder), "label": "good"}
+    wish = json.loads(json.dumps(wish).replace("{folder}", str(folder)))
     row = {"prompt": "we", **wish} if shape == "row" else {"custom_id": "a", "body": {"prompt": "we", "slalom": wish}}
-    source = write_rows(tmp_path / "in.jsonl", [row, {"classifier": "x" * 5000}, {"classifier": 7}])
+    source = write_rows(tmp_path / "in.jsonl", [row, {"classifier": "x" * 5000}, {"classifier": 7, "knobs": 7}])
     files = job.Files(source, ".jsonl", tmp_path / "out.jsonl", ".jsonl")
-
-    def one_row(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]:
-        yield [FinishedLine(0, 1, [])]
-        raise StoppedError
-
     with pytest.raises(StoppedError):
         job.run_job(files, Work({}, {}), one_row, restart=False, watch=lambda _: None)
     (folder / "config.json").write_text('{"other": 1}')
     with pytest.raises(SlalomError, match=r"another .*clf of files"):
         job.run_job(files, Work({}, {}), one_row, restart=False, watch=lambda _: None)
+
+
+@pytest.mark.parametrize("sampler", ["dab", "climb"])
+def test_another_calibration_is_refused_if_the_job_has_rows_of_dab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    source = write_rows(tmp_path / "in.jsonl", [{"prompt": "we", "sampler": sampler}, {}])
+    files = job.Files(source, ".jsonl", tmp_path / "out.jsonl", ".jsonl")
+    monkeypatch.setenv("SLALOM_HOME", str(tmp_path / "home"))
+
+    def go_on() -> None:
+        job.run_job(files, Work({"model": "some/lm"}, {}), one_row, restart=False, watch=lambda _: None)
+
+    with pytest.raises(StoppedError):
+        go_on()
+    remember("some/lm", Calibration(1.9, []))
+    refusal = r"another weight of calibration \(then null, now 1.9\)"
+    with pytest.raises(SlalomError, match=refusal) if sampler == "dab" else pytest.raises(StoppedError):
+        go_on()
 
 
 def test_the_output_is_on_the_disk_before_the_side_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
 )
 NAME = "llama-tied"
+LOCALHOST = "http://127.0.0.1"
 
 Serving = Callable[..., AbstractContextManager[str]]
 
@@ -54,7 +55,7 @@ def settings(classifier_folder: Path) -> ServeSpec:
 @pytest.fixture(scope="session")
 def client(chatty: SteerableModel, settings: ServeSpec) -> Iterator[TestClient]:
     """A client of that server, in this process."""
-    with TestClient(make_app(chatty, settings)) as client:
+    with TestClient(make_app(chatty, settings), LOCALHOST) as client:
         yield client
 
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from slalom.api import SteerableModel
+from slalom.api import SteerableModel, Text
 from slalom.constraints import EndsWithSentence, Keywords
 from slalom.decoding import SAMPLERS
+from slalom.decoding.scheduler import Finished
 from slalom.frontends.server import app as app_module
 from slalom.frontends.server.app import make_app
+from slalom.frontends.server.errors import ApiError
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wire import OFF
 from slalom.frontends.server.wishes import open_knobs
-from tests.frontends.server.conftest import NAME
+from slalom.frontends.server.worker import Worker, api_error, check_work
+from tests.frontends.server.conftest import LOCALHOST, NAME
 
 SOUP = {"keywords": ["soup"], "steps": 8}
 ASK = {"model": NAME, "prompt": "the food", "max_tokens": 6, "slalom": SOUP}
@@ -74,7 +80,8 @@ def test_a_weighed_wish_gives_the_text_that_python_writes(client: TestClient, ch
 
 
 def test_a_whole_number_may_be_written_with_a_point(client: TestClient) -> None:
-    body = '{"model": "llama-tied", "prompt": "the food", "max_tokens": 6.0, "n": 2.0, "slalom": {"steps": 1.0}}'
+    wish = '{"topic": "soup", "steps": 1.0}'
+    body = f'{{"model": "llama-tied", "prompt": "the food", "max_tokens": 6.0, "n": 2.0, "slalom": {wish}}}'
     answer = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
     assert len(answer.json()["choices"]) == 2
 
@@ -191,6 +198,10 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
     [
         ({"colour": "red"}, "colour", "unknown field 'colour'"),
         ({"slalom": {"colour": "red"}}, "slalom.colour", "unknown field 'slalom.colour'"),
+        ({"top-p": 1}, "top-p", "unknown field 'top-p'"),
+        ({"str": 1}, "str", "unknown field 'str'"),
+        ({"slalom": {"top-k": 1}}, "slalom.top-k", "unknown field 'slalom.top-k'"),
+        ({"slalom": {"a[0]": 1}}, "slalom.a[0]", "unknown field 'slalom.a[0]'"),
         ({"slalom": SOUP | {"seed": 1}}, "slalom.seed", "give seed beside the slalom object"),
         ({"slalom": SOUP | {"length": 1}}, "slalom.length", "give max_tokens beside the slalom object"),
         ({"slalom": SOUP | {"samples": 1}}, "slalom.samples", "give n beside"),
@@ -206,11 +217,21 @@ def test_a_chat_is_answered(client: TestClient, chatty: SteerableModel) -> None:
         ({"n": "2"}, "n", "n is '2'; input should be a valid integer"),
         ({"temperature": 3}, "temperature", "less than or equal to 2"),
         ({"seed": 2**60}, "seed", "less than or equal to"),
+        ({"seed": 2**53 - 1, "n": 2}, "seed", "the seed of the last text is 9007199254740992; it must be at most"),
         ({"prompt": [1, 2]}, "prompt", "input should be a valid string"),
         ({"prompt": []}, "prompt", "prompt is []"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "are for streams"),
         ({"slalom": {"sentiment": "angry"}}, "slalom.sentiment", "'positive', 'neutral' or 'negative'"),
         ({"slalom": {"classifier": "taste"}}, "slalom", "a classifier and its label go together"),
+        ({"slalom": SOUP | {"similar": ""}}, "slalom.similar", "slalom.similar is ''; string should have at least 1"),
+        ({"slalom": {"classifier": "", "label": ""}}, "slalom.classifier", "at least 1 character"),
+        (
+            {"slalom": {"strength": 2.0}},
+            "slalom.strength",
+            "is 2.0, but there is nothing to steer towards; name",
+        ),
+        ({"slalom": {"until": 0.9, "sampler": "none"}}, "slalom.until", "there is nothing to steer towards"),
+        ({"slalom": {"knobs": {"width": 2}}}, "slalom.knobs", "there is nothing to steer towards"),
         ({"slalom": SOUP | {"description": "is nice"}}, "slalom.description", "slalom.classifier, which is not given"),
         ({"slalom": {"mode": "all"}}, "slalom.mode", "slalom.keywords, which is not given"),
         ({"slalom": SOUP | {"weights": {"topic": 2}}}, "slalom.weights", "slalom.weights has 'topic', which is not as"),
@@ -234,22 +255,28 @@ def test_what_is_wrong_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "param", "message"),
     [
-        ({"slalom": SOUP | {"sampler": "gibbs"}}, "choose from climb, dab"),
-        ({"slalom": SOUP | {"preset": "best"}}, "unknown preset 'best'"),
-        ({"slalom": SOUP | {"knobs": {"colour": 1}}}, "choose from width, looks"),
-        ({"slalom": SOUP | {"knobs": {"tau": -1}}}, "it must be at least"),
-        ({"prompt": " "}, "the prompt is empty"),
-        ({"prompt": "rain " * 600}, "reads at most 512"),
-        ({"stop": ""}, "a stop string is empty"),
+        ({"slalom": SOUP | {"sampler": "gibbs"}}, "slalom.sampler", "choose from climb, dab"),
+        ({"slalom": SOUP | {"preset": "best"}}, "slalom.preset", "unknown preset 'best'"),
+        ({"slalom": SOUP | {"knobs": {"colour": 1}}}, "slalom.knobs.colour", "choose from width, looks"),
+        ({"slalom": SOUP | {"knobs": {"tau": -1}}}, "slalom.knobs.tau", "it must be at least"),
+        ({"slalom": SOUP | {"knobs": {"width": 2.7}}}, "slalom.knobs.width", "width is 2.7; it must be a whole number"),
+        ({"slalom": SOUP | {"knobs": {"width": 10**9}}}, "slalom.knobs.width", "at most 32"),
+        ({"slalom": {"regex": "a"}}, "slalom.regex", "is not open on this server"),
+        ({"slalom": {"classifier": "tone", "label": "a"}}, "slalom.classifier", "choose from taste"),
+        ({"prompt": " "}, None, "the prompt is empty"),
+        ({"prompt": "rain " * 600}, None, "reads at most 512"),
+        ({"stop": ""}, None, "a stop string is empty"),
     ],
     ids=str,
 )
 def test_what_the_lm_cannot_do_is_refused_in_its_own_words(
-    client: TestClient, changed: dict[str, Any], message: str
+    client: TestClient, changed: dict[str, Any], param: str | None, message: str
 ) -> None:
-    assert message in refused(client, **changed)["message"]
+    error = refused(client, **changed)
+    assert error["param"] == param
+    assert message in error["message"]
 
 
 @pytest.mark.parametrize("name", sorted(OFF))
@@ -304,9 +331,44 @@ def test_a_failure_of_ours_is_a_500_that_says_nothing_and_the_server_goes_on(
             error = refused(client, 500)
         assert error["code"] == "internal_error"
         assert "secret" not in error["message"]
-        assert "RuntimeError: secret" in caplog.text
+        assert "a request failed: RuntimeError at" in caplog.text
+        assert "in fail\n" in caplog.text
+        assert "RuntimeError: secret" not in caplog.text
         assert client.get("/health").status_code == 200
         complete(client)
+
+
+def test_the_log_has_the_message_of_a_failure_only_if_it_may_hold_prompts(caplog: pytest.LogCaptureFixture) -> None:
+    for may in (False, True):
+        assert api_error(RuntimeError("a prompt"), log_message=may).status_code == 500
+        assert ("RuntimeError: a prompt" in caplog.text) == may
+
+
+def test_a_text_that_cannot_be_read_fails_its_own_request_alone(
+    client: TestClient, chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = chatty.texts
+
+    def fail_on_secrets(ends: list[Finished], compare: bool = False) -> list[Text]:
+        if any("secret" in end.request.prompt.text for end in ends):
+            raise RuntimeError("a bad text")
+        return read(ends, compare)
+
+    expected = complete(client, slalom=None)["choices"]
+    worker = client.app.state.service.worker  # type: ignore[attr-defined]
+    monkeypatch.setattr(chatty, "texts", fail_on_secrets)
+    begun = threading.Event()
+    worker._inbox.put(lambda: begun.wait(30))  # until both are there, so that they are finished by the same step
+    with ThreadPoolExecutor(2) as pool:
+        prompts = ("the secret", "the food")
+        bodies = [ASK | {"prompt": prompt, "slalom": None} for prompt in prompts]
+        asked = [pool.submit(client.post, "/v1/completions", json=body) for body in bodies]
+        while len(worker._jobs) < 2:
+            time.sleep(0.01)
+        begun.set()
+        bad, good = (one.result() for one in asked)
+    assert bad.status_code == 500
+    assert good.json()["choices"] == expected
 
 
 def test_half_a_character_is_no_text(client: TestClient) -> None:
@@ -335,22 +397,70 @@ def test_unknown_routes_methods_and_models_are_answered_in_openais_shape(client:
         ({"max_texts": 3}, {"n": 4}, "n"),
         ({"max_texts": 3}, {"n": 2, "prompt": ["a", "b"]}, "n"),
         ({"max_steps": 7}, {}, "slalom.steps"),
+        ({"max_whole_tokens": 11}, {"n": 2, "slalom": SOUP | {"sampler": "dab"}}, "max_tokens"),
+        ({"max_gradient_tokens": 11}, {"n": 2, "slalom": SOUP | {"sampler": "bolt"}}, "max_tokens"),
         ({"max_constraints": 1}, {"slalom": SOUP | {"avoid": ["rain"]}}, "slalom"),
         ({"max_words": 2}, {"slalom": SOUP | {"avoid": ["rain", "cold"]}}, "slalom.keywords"),
+        ({"max_words": 2}, {"slalom": SOUP | {"topic": "rain,cold"}}, "slalom.keywords"),
     ],
     ids=str,
 )
 def test_more_than_the_server_gives_is_refused(
     chatty: SteerableModel, limit: dict[str, int], changed: dict[str, Any], param: str
 ) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, **limit))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, **limit)), LOCALHOST) as client:
         error = refused(client, **changed)
         assert (error["param"], error["code"]) == (param, "limit_exceeded")
         assert client.get("/props").json()["limits"].items() >= limit.items()
 
 
+@pytest.mark.parametrize(
+    ("changed", "most"),
+    [
+        ({"sampler": "rerank", "preset": "paper"}, "counted 10 times as knobs.top_k is 200; this server takes at most"),
+        ({"sampler": "rerank"}, "is 8192; this server takes at most 2048 of rerank"),
+        ({"sampler": "dab"}, "is 8192; this server takes at most 2048 of dab"),
+        ({"sampler": "mucola"}, "is 8192; this server takes at most 640 of mucola"),
+        ({"sampler": "cold", "knobs": {"inner": 400}}, "counted 40 times as knobs.inner is 400"),
+        ({"sampler": "bolt-normalised"}, "choose from climb, best-of-n, none"),
+    ],
+    ids=str,
+)
+def test_a_step_that_would_hold_the_server_for_long_is_refused_before_it_begins(
+    chatty: SteerableModel, changed: dict[str, Any], most: str
+) -> None:
+    requests = chatty.requests("a", Keywords(["soup"]), length=400, samples=16, **changed)
+    requests = [one._replace(limits=one.limits._replace(length=512)) for one in requests]
+    with pytest.raises(ApiError) as refusal:
+        check_work(requests, ServeSpec())
+    assert (refusal.value.param, refusal.value.code) == ("max_tokens", "limit_exceeded")
+    assert most in refusal.value.detail
+
+
+@pytest.mark.parametrize("sampler", ["climb", "best-of-n", "none"])
+def test_a_sampler_whose_steps_are_short_may_write_as_much_as_the_other_limits_allow(
+    chatty: SteerableModel, sampler: str
+) -> None:
+    check_work(chatty.requests("a", Keywords(["soup"]), length=400, samples=16, sampler=sampler), ServeSpec())
+
+
+def test_the_server_is_not_healthy_while_a_step_takes_longer_than_a_request_may(
+    chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_seconds=0.2)), LOCALHOST) as client:
+        advance, go_on = Worker._advance, threading.Event()
+        monkeypatch.setattr(Worker, "_advance", lambda worker: (go_on.wait(30), advance(worker)))
+        assert client.post("/v1/completions", json=ASK).status_code == 504
+        answer = client.get("/health")
+        assert answer.status_code == 503
+        assert "a step has been under way for more than 0.2 seconds" in answer.json()["error"]["message"]
+        go_on.set()
+        while client.get("/health").status_code == 503:
+            time.sleep(0.01)
+
+
 def test_what_is_left_open_keeps_within_the_limits(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_tokens=5, max_steps=5))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_tokens=5, max_steps=5)), LOCALHOST) as client:
         body = {"model": NAME, "prompt": "the food", "slalom": {"keywords": ["soup"]}}
         (choice,) = client.post("/v1/completions", json=body).json()["choices"]
     assert choice["slalom"]["drafts"] == 5
@@ -358,7 +468,7 @@ def test_what_is_left_open_keeps_within_the_limits(chatty: SteerableModel) -> No
 
 
 def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_body=200))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_body=200)), LOCALHOST) as client:
         assert client.post("/v1/completions", json=ASK).status_code == 200
         assert refused(client, 413, prompt="x" * 300)["code"] == "limit_exceeded"
         parts = (b'{"model": "' + b"x" * 50 + b'"' for _ in range(10))
@@ -366,7 +476,7 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(chatty: S
 
 
 def test_the_key_is_asked_for_everywhere_but_for_health_and_the_page(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, api_key="sësame"))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, api_key="sësame")), LOCALHOST) as client:
         assert client.get("/health").status_code == 200
         assert client.get("/").status_code in (200, 404)
         for path in ("/props", "/metrics", "/v1/models", "/openapi.json", "/nothing"):
@@ -378,6 +488,35 @@ def test_the_key_is_asked_for_everywhere_but_for_health_and_the_page(chatty: Ste
         right = {"Authorization": "Bearer sësame".encode()}
         assert client.post("/v1/completions", json=ASK, headers=right).status_code == 200
         assert "sësame" not in client.get("/props", headers=right).text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]", "[::1]:80", "127.0.0.2:80")),
+        *(
+            (host, 403)
+            for host in ("evil.example", "evil.example:80", "localhost.evil.example", "", "[", "a@localhost")
+        ),
+    ],
+)
+def test_without_a_key_a_local_server_answers_to_local_names_alone(
+    chatty: SteerableModel, host: str, status: int
+) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, host="127.0.0.2")), LOCALHOST) as client:
+        for path in ("/props", "/", "/health"):
+            answer = client.get(path, headers={"Host": host})
+            assert answer.status_code == status
+        if status == 403:
+            assert answer.json()["error"]["code"] == "unknown_host"
+
+
+@pytest.mark.parametrize("settings", [{"host": "0.0.0.0"}, {"api_key": "sesame"}])
+def test_with_a_key_or_open_to_others_a_server_answers_to_any_name(
+    chatty: SteerableModel, settings: dict[str, str]
+) -> None:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, **settings)), LOCALHOST) as client:
+        assert client.get("/health", headers={"Host": "slalom.example"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -406,7 +545,7 @@ def test_a_request_can_name_only_what_the_operator_registered(
 
 
 def test_what_the_operator_allows_is_open(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, allow_regex=True))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, allow_regex=True)), LOCALHOST) as client:
         assert "regex" in client.get("/props").json()["wishes"]
         assert complete(client, slalom={"regex": "[a-z]", "steps": 4})["choices"][0]["slalom"]["satisfied"]
         assert "is no regular expression" in refused(client, slalom={"regex": "("})["message"]
@@ -434,7 +573,7 @@ def test_the_log_holds_prompts_only_if_it_should(
     caplog.set_level(logging.DEBUG, logger="slalom.server")
     for asked in (False, True):
         caplog.clear()
-        with TestClient(make_app(chatty, settings.model_copy(update={"log_prompts": asked}))) as client:
+        with TestClient(make_app(chatty, settings.model_copy(update={"log_prompts": asked})), LOCALHOST) as client:
             complete(client, prompt="the secret food")
             refused(client, prompt="the secret food", colour="red")
         assert "POST /v1/completions 200" in caplog.text
@@ -458,7 +597,7 @@ def test_props_say_what_may_be_asked_for(client: TestClient, classifier_folder: 
 
 
 def test_metrics_count_requests_drafts_and_tokens(chatty: SteerableModel, settings: ServeSpec) -> None:
-    with TestClient(make_app(chatty, settings)) as client:
+    with TestClient(make_app(chatty, settings), LOCALHOST) as client:
         complete(client)
         refused(client, n=0)
         client.get("/nothing")
@@ -481,7 +620,7 @@ def test_the_page_is_served_and_may_load_nothing_from_elsewhere(
     chatty: SteerableModel, settings: ServeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_module, "PAGE", tmp_path)
-    with TestClient(make_app(chatty, settings)) as client:
+    with TestClient(make_app(chatty, settings), LOCALHOST) as client:
         assert "no page" in client.get("/").json()["error"]["message"]
         (tmp_path / "index.html").write_text("<title>Slalom</title>")
         (tmp_path / "page.js").write_text("1")

@@ -20,6 +20,7 @@ from slalom.frontends.serve_command import listening_socket
 from slalom.frontends.server.on_ray import build_app, deployed
 from slalom.frontends.server.settings import ServeSpec
 from tests.conftest import tiny_lm
+from tests.frontends.server.conftest import LOCALHOST
 
 BODY = {"model": "lm", "prompt": "we", "max_tokens": 5, "n": 2, "slalom": {"keywords": ["soup"], "steps": 2}}
 
@@ -66,7 +67,7 @@ def test_replicas_answer_as_the_server_in_this_process_does(settings: ServeSpec)
     with (
         deployed(settings, port, Cluster(actors=2, cpus_per_actor=0.5)),
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as there,
-        TestClient(build_app(settings)) as here,
+        TestClient(build_app(settings), LOCALHOST) as here,
     ):
         for body in (BODY, BODY | {"seed": 3}, BODY | {"colour": "red"}):
             answers = [client.post("/v1/completions", json=body) for client in (there, here)]
@@ -84,7 +85,7 @@ def test_a_replica_writes_the_log_that_the_operator_asked_for(
     before = logger.level
     logger.setLevel(logging.NOTSET)  # as in a process that Ray has just started
     try:
-        with TestClient(build_app(settings.model_copy(update={"log_prompts": True}))) as here:
+        with TestClient(build_app(settings.model_copy(update={"log_prompts": True})), LOCALHOST) as here:
             here.post("/v1/completions", json=BODY)
     finally:
         logger.setLevel(before)
@@ -103,5 +104,5 @@ def test_the_command_serves_until_it_is_told_to_stop(settings: ServeSpec, tmp_pa
         answer = httpx.post(f"{said.split()[-1]}/v1/completions", json=BODY, timeout=60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-    with TestClient(build_app(settings)) as here:
+    with TestClient(build_app(settings), LOCALHOST) as here:
         assert lasting(answer) == lasting(here.post("/v1/completions", json=BODY))

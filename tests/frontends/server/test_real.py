@@ -8,12 +8,13 @@ from fastapi.testclient import TestClient
 from slalom.api import SteerableModel
 from slalom.frontends.server.app import make_app
 from slalom.frontends.server.settings import ServeSpec
+from tests.frontends.server.conftest import LOCALHOST
 
 pytestmark = pytest.mark.real
 
 
 def test_a_wish_is_told_steered_to_and_fulfilled(default_lm: SteerableModel) -> None:
-    with TestClient(make_app(default_lm, ServeSpec())) as client:
+    with TestClient(make_app(default_lm, ServeSpec()), LOCALHOST) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
         body = {
             "model": model,

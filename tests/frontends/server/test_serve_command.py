@@ -20,6 +20,7 @@ from slalom.api import SteerableModel
 from slalom.errors import SlalomError
 from slalom.frontends.cli import app
 from slalom.frontends.serve_command import serve_spec
+from slalom.frontends.server.settings import ServeSpec
 
 LONG = {"model": "lm", "prompt": "the food", "max_tokens": 24, "slalom": {"keywords": ["xylophone"], "steps": 12}}
 
@@ -108,6 +109,10 @@ def test_after_the_grace_period_what_is_under_way_is_dropped(folder: Path) -> No
         (["--queue", "0"], "queue is 0; input should be greater than or equal to 1"),
         (["--port", "70000"], "port is 70000"),
         (["--allow-classifier", "tone", "--no-shipped", "--model", "{folder}/lm"], "it must look like NAME=FOLDER"),
+        (
+            ["--allow-classifier", "a=x", "--allow-classifier", "a=y", "--no-shipped", "--model", "{folder}/lm"],
+            "'a' twice",
+        ),
         (["--allow-classifier", "a={folder}", "--no-shipped", "--model", "{folder}/lm"], "holds no classifier"),
         (["--allow-constraint", "rhyme", "--no-shipped", "--model", "{folder}/lm"], "--allow-constraint is 'rhyme'"),
         (["--model", "./nowhere"], "there is no folder './nowhere'"),
@@ -137,6 +142,16 @@ def test_the_key_comes_from_the_environment_unless_it_is_typed(monkeypatch: pyte
     assert "sesame" not in repr(serve_spec({}))
     with pytest.raises(SlalomError, match="api_key"):
         serve_spec({"api_key": ""})
+
+
+def test_a_folder_is_called_by_its_last_part_however_it_was_typed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder / "lm")
+    for typed in (".", "./", "../lm", "../lm/", str(folder / "lm")):
+        assert ServeSpec().served_name(typed) == "lm"
+    assert ServeSpec().served_name("someone/some-lm") == "someone/some-lm"
+    assert ServeSpec(name="own").served_name(".") == "own"
 
 
 def test_without_the_extra_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

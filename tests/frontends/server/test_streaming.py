@@ -18,7 +18,7 @@ from slalom.api import SteerableModel
 from slalom.constraints import Keywords
 from slalom.frontends.server.app import make_app
 from slalom.frontends.server.settings import ServeSpec
-from tests.frontends.server.conftest import NAME, Serving
+from tests.frontends.server.conftest import LOCALHOST, NAME, Serving
 
 SOUP = {"keywords": ["soup"], "steps": 12}
 ASK = {"model": NAME, "prompt": "the food", "max_tokens": 6, "slalom": SOUP}
@@ -164,7 +164,7 @@ def test_drafts_are_of_one_prompt_or_chat(client: TestClient, changed: dict[str,
 
 
 def test_a_request_that_takes_too_long_is_stopped(chatty: SteerableModel) -> None:
-    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_seconds=1.5))) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False, max_seconds=1.5)), LOCALHOST) as client:
         answer = client.post("/v1/completions", json=ENDLESS)
         assert answer.status_code == 504
         assert answer.json()["error"]["code"] == "timeout"
@@ -288,7 +288,7 @@ def test_an_error_that_nobody_handles_is_counted_as_500(
     def fail(*given: object) -> None:
         raise RuntimeError("secret")
 
-    with TestClient(make_app(chatty, ServeSpec(shipped=False)), raise_server_exceptions=False) as client:
+    with TestClient(make_app(chatty, ServeSpec(shipped=False)), LOCALHOST, raise_server_exceptions=False) as client:
         monkeypatch.setattr("slalom.frontends.server.app.Service.watch", fail)
         for path in STREAMS:
             assert client.post(path, json=endless_stream(path)).status_code == 500

@@ -26,7 +26,7 @@ from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wishes import Wishes
 from slalom.frontends.specs import TextSpec
 from tests.conftest import tiny_classifier
-from tests.frontends.server.conftest import NAME
+from tests.frontends.server.conftest import LOCALHOST, NAME
 
 classifier = importlib.import_module("slalom.constraints.classifier")  # the package has a function of that name
 EXAMPLE = Path(__file__).parents[3] / "examples" / "extra_constraint"
@@ -106,7 +106,8 @@ def test_after_the_start_no_request_opens_a_file_or_reaches_the_network(
 ) -> None:
     changed = {"shipped": True, "allow_constraint": ["alliteration"], "allow_regex": True}
     app = make_app(chatty, settings.model_copy(update=changed))
-    with TestClient(app) as client, monkeypatch.context() as patch:
+    with TestClient(app, LOCALHOST) as client, monkeypatch.context() as patch:
+        assert client.get("/props").json()["constraints"] == ["alliteration"]
         forbid_reading(patch)
         answers = [client.post("/v1/completions", json=ASK | {"slalom": wish | {"steps": 2}}) for wish in WISHES]
         chat = {"model": NAME, "messages": [{"role": "user", "content": "the food"}], "max_tokens": 4}

@@ -24,7 +24,6 @@ from slalom.frontends.specs import LoadSpec, checked
 
 if TYPE_CHECKING:
     from slalom.frontends.batch.job import Count, Files, Runner, Watch
-    from slalom.frontends.batch.lines import Line
     from slalom.frontends.batch.texts import Work
 
 STREAM = Path("-")  # standard input or output
@@ -86,7 +85,7 @@ def batch_rows(
 def _files(source: Path, out: Path, folder: Path) -> Files:
     """Where to read and write; standard input is kept in the folder."""
     from slalom.frontends.batch.job import Files
-    from slalom.frontends.batch.reading import format_of, read_lines, spooled
+    from slalom.frontends.batch.reading import format_of, parquet, spooled
 
     out_kind = ".jsonl" if out == STREAM else format_of(out)
     if source == STREAM:
@@ -97,10 +96,8 @@ def _files(source: Path, out: Path, folder: Path) -> Files:
             raise SlalomError(f"there is no file {source}")
         if out.exists() and source.samefile(out):
             raise SlalomError(f"{out} is the input; give another output")
-    if kind == ".jsonl" and out_kind != ".jsonl":
-        first: Line | None = next(read_lines(source, kind), None)
-        if first is not None and "custom_id" in (first.fields or {}):
-            raise SlalomError(f"answers to OpenAI's batch lines are JSON lines; let {out} end in .jsonl")
+    if out_kind == ".parquet":
+        parquet()  # whoever lacks it learns so before anything is written
     return Files(source, kind, out, out_kind)
 
 

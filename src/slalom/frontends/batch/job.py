@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from slalom.errors import SlalomError
 from slalom.frontends.batch.lines import FinishedLine, Line
 from slalom.frontends.batch.reading import examine, read_lines
 from slalom.frontends.batch.side_files import SideFiles, fingerprint, only_one
@@ -54,6 +55,8 @@ def run_job(files: Files, work: Work, runner: Runner, restart: bool, watch: Watc
     """Write every row that is not finished yet, and the output when all are. Stopped in any way, it can go on."""
     with only_one(files.out):
         source = examine(files.source, files.source_kind)
+        if source.openai and files.out_kind != ".jsonl":
+            raise SlalomError(f"answers to OpenAI's batch lines are JSON lines; let {files.out} end in .jsonl")
         side = SideFiles(files.out, fingerprint(source, {**work.load, **work.defaults}), restart)
         count = Count(source.rows)
         for one in side.in_order():

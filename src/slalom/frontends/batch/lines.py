@@ -39,6 +39,11 @@ class FinishedLine(NamedTuple):
         return {"line": self.line} | ({} if self.id is None else {"id": self.id}) | {"error": self.error}
 
 
+def is_openai(fields: Record) -> bool:
+    """Whether a line is one of OpenAI's."""
+    return "custom_id" in fields
+
+
 def _id(line: Line) -> str | int | None:
     fields = line.fields or {}
     given = fields.get("id", fields.get("custom_id"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from slalom.errors import SlalomError
 from slalom.frontends.batch.lines import Record
 from slalom.frontends.server.wire import ChatBody, CompletionBody
-from slalom.frontends.specs import checked
+from slalom.frontends.specs import checked, folder_name
 
 ELSEWHERE = (
     "prompt",
@@ -43,11 +42,6 @@ class Tokens(NamedTuple):
     most: int
 
 
-def is_openai(fields: Record) -> bool:
-    """Whether a line is one of OpenAI's."""
-    return "custom_id" in fields
-
-
 def row_fields(line: OpenAILine, model: str) -> Record:
     """What a line asks for as fields of a row; unsupported fields and other models are refused by name."""
     body: CompletionBody | ChatBody
@@ -60,8 +54,8 @@ def row_fields(line: OpenAILine, model: str) -> Record:
     else:
         body = checked(CompletionBody, line.body)
         asked = {"prompt": _one_prompt(body.prompt)}
-    if body.model not in (model, Path(model).name):
-        raise SlalomError(f"there is no model {body.model!r}; this job has {Path(model).name}")
+    if body.model not in (model, folder_name(model)):
+        raise SlalomError(f"there is no model {body.model!r}; this job has {folder_name(model)}")
     if body.stream:
         raise SlalomError("stream is true; a batch has nobody to stream to: leave it out")
     theirs = {
@@ -93,7 +87,7 @@ def answer(line: OpenAILine, number: int, model: str, records: list[Record], tok
         "id": f"{'chatcmpl' if chat else 'cmpl'}-{number}",
         "object": "chat.completion" if chat else "text_completion",
         "created": 0,
-        "model": Path(model).name,
+        "model": folder_name(model),
         "choices": choices,
         "usage": {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote},
     }

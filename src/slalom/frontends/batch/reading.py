@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
-from slalom.frontends.batch.lines import Line, Record
+from slalom.frontends.batch.lines import Line, Record, is_openai
 from slalom.frontends.batch.rows import RowSpec
 from slalom.frontends.options import COMMA_SEPARATED
 
@@ -30,7 +33,9 @@ class Source(NamedTuple):
 
     sha256: str
     rows: int
-    classifiers: list[str]  # that its rows name
+    folders: list[str]  # that its rows name: of classifiers and steers, or names on the hub
+    samplers: list[str]  # likewise
+    openai: bool  # whether any of them is a line of OpenAI's
 
 
 def format_of(path: Path) -> str:
@@ -50,21 +55,29 @@ def examine(path: Path, kind: str) -> Source:
         raise SlalomError(f"there is no file {path}") from None
     except OSError as error:
         raise SlalomError(f"{path} cannot be read ({error.strerror})") from None
-    rows, classifiers = 0, set[str]()
+    rows, folders, samplers, openai = 0, set[str](), set[str](), False
     for line in read_lines(path, kind):
         rows += 1
-        classifiers |= _classifiers(line.fields or {})
+        asked = _asked(line.fields or {})
+        folders |= {name for name in named_folders(asked) if isinstance(name, str)}
+        samplers |= {name for name in [asked.get("sampler")] if isinstance(name, str)}
+        openai |= is_openai(line.fields or {})
     if not rows:
         raise SlalomError(f"{path} has no rows; give at least one")
-    return Source(digest.hexdigest(), rows, sorted(classifiers))
+    return Source(digest.hexdigest(), rows, sorted(folders), sorted(samplers), openai)
 
 
-def _classifiers(fields: Record) -> set[str]:
-    """The classifier that a row names, or the body of a line of OpenAI's."""
-    body = fields.get("body")
+def _asked(fields: Record) -> Record:
+    """The fields of a row, or what the body of a line of OpenAI's has of them."""
+    body = fields.get("body") if is_openai(fields) else {"slalom": fields}
     asked = body.get("slalom") if isinstance(body, dict) else None
-    named = [one.get("classifier") for one in (fields, asked) if isinstance(one, dict)]
-    return {name for name in named if isinstance(name, str)}
+    return asked if isinstance(asked, dict) else {}
+
+
+def named_folders(asked: Record) -> list[Any]:
+    """What may be a folder of a classifier or a steer."""
+    knobs = asked.get("knobs")
+    return [asked.get("classifier"), knobs.get("steer") if isinstance(knobs, dict) else None]
 
 
 def read_lines(path: Path, kind: str) -> Iterator[Line]:
@@ -96,6 +109,8 @@ def _check_value(value: Any, field: str, depth: int = 1) -> None:
             _check_value(part, field, depth + 1)
     elif isinstance(value, str):
         _check_text(value, field)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{field} has {value}, which JSON cannot hold; leave it out, or give a number")
     elif value is not None and not isinstance(value, bool | int | float):
         raise ValueError(f"{field} has {value!r}, which JSON cannot hold; give texts and numbers")
 
@@ -138,21 +153,24 @@ def _parsed(text: str) -> Any:
 def _csv_lines(path: Path) -> Iterator[Line]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file, restkey="")
-            _check_columns(path, table.fieldnames or [])
-            before = table.line_num
-            for number, row in enumerate(table):
+            table = csv.reader(file)
+            names = next(table, [])
+            _check_columns(path, names)
+            numbers, before = itertools.count(), table.line_num
+            for cells in table:
                 place, before = before + 1, table.line_num
-                yield _csv_line(number, place, row)
+                if cells:  # the line is not blank
+                    yield _csv_line(next(numbers), place, names, cells)
     except (UnicodeDecodeError, csv.Error) as error:
         raise SlalomError(f"{path} cannot be read as CSV ({error})") from None
 
 
-def _csv_line(number: int, place: int, row: dict[str, Any]) -> Line:
-    if "" in row:
-        return Line(number, place, None, f"the row has {len(row['']):d} more cells than the file has columns")
+def _csv_line(number: int, place: int, names: list[str], cells: list[str]) -> Line:
+    if len(cells) > len(names):
+        more = len(cells) - len(names)
+        return Line(number, place, None, f"the row has {more} more cells than the file has columns")
     try:
-        fields = {name: from_cell(name, cell) for name, cell in row.items() if cell}
+        fields = {name: from_cell(name, cell) for name, cell in zip(names, cells, strict=False) if cell}
     except ValueError as error:
         return Line(number, place, None, str(error))
     return Line(number, place, fields)
@@ -184,7 +202,7 @@ def _parquet_lines(path: Path) -> Iterator[Line]:
 def _parquet_line(number: int, one: Any) -> Line:
     try:
         (row,) = one.to_pylist()
-        fields = {name: _from_column(name, value) for name, value in row.items() if value is not None}
+        fields = {name: _from_column(name, value) for name, value in row.items() if value not in (None, "")}
     except (ValueError, TypeError) as error:
         return Line(number, number + 1, None, f"the row cannot be read ({error})")
     return Line(number, number + 1, fields)
@@ -235,10 +253,12 @@ def parquet() -> ModuleType:
     return pyarrow.parquet
 
 
-def _check_columns(path: Path, names: Any) -> None:
-    """A table's columns are the same in every row: one nobody knows is refused at once."""
+def _check_columns(path: Path, names: list[str]) -> None:
+    """A table's columns are the same in every row: one nobody knows, or two of a name, are refused at once."""
     known = RowSpec.model_fields
-    for name in names:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SlalomError(f"{path} has {count} columns {name!r}; give each field one")
         if name not in known:
             raise SlalomError(
                 f"{path} has a column {name!r}; columns are fields of a text ({', '.join(known)}); "

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from slalom.errors import SlalomError
 from slalom.evaluation import store
 from slalom.frontends.batch.lines import FinishedLine
-from slalom.frontends.batch.reading import Source
+from slalom.frontends.batch.reading import Source, named_folders
 
 PACKAGES = ("slalom", "torch", "transformers", "openvino")  # whose version may change a text
 UNFINISHED = -1
@@ -32,13 +32,23 @@ def beside(out: Path, ending: str) -> Path:
 
 def fingerprint(source: Source, settings: dict[str, Any]) -> dict[str, Any]:
     """What decides the texts of a job before a model is loaded: input, settings, files of models, versions."""
-    named = [settings.get("model"), settings.get("classifier"), *source.classifiers]
+    named = [settings.get("model"), *named_folders(settings), *source.folders]
+    samplers = {settings.get("sampler"), *source.samplers}
     return {
         "input": {"sha256": source.sha256, "rows": source.rows},
         "settings": {name: value for name, value in settings.items() if name not in RESOLVED},
         "files": {name: _files(Path(name)) for name in named if name and _is_readable_folder(name)},
+        "calibration": {"weight": _weight(settings.get("model"))} if "dab" in samplers else {},
         "versions": {name: _version(name) for name in PACKAGES},
     }
+
+
+def _weight(model: str | None) -> float | None:
+    """The bias weight that dab takes for a model."""
+    from slalom.backbone.model import DEFAULT
+    from slalom.decoding.calibration import recorded_weight
+
+    return recorded_weight(model or DEFAULT)
 
 
 def _is_readable_folder(name: str) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slalom.errors import SlalomError
-from slalom.frontends.batch.lines import FinishedLine, Line, Record
-from slalom.frontends.batch.openai_lines import OpenAILine, Tokens, answer, is_openai, row_fields
+from slalom.frontends.batch.lines import FinishedLine, Line, Record, is_openai
+from slalom.frontends.batch.openai_lines import OpenAILine, Tokens, answer, row_fields
 from slalom.frontends.batch.rows import WISH_FIELDS, RowSpec, kept, row_spec
 from slalom.frontends.specs import LoadSpec, TextSpec, checked
 
@@ -79,7 +79,7 @@ class TextWriter:
                 row = open_rows.pop(end.ticket)
                 row.ends[end.ticket] = end
                 if row.done:
-                    finished.append(self._finished(row))
+                    finished.append(self._read(row))
             if failed or finished:
                 yield [*failed, *finished]
             elif not scheduler.busy:
@@ -96,6 +96,13 @@ class TextWriter:
         prompts = [spec.prompt] if spec.prompt is not None else [spec.messages or []]
         requests = self.lm.requests(prompts, constraint, **spec.options())
         return _Open(line, spec, [scheduler.add(request) for request in requests], openai)
+
+    def _read(self, row: _Open) -> FinishedLine:
+        """A row whose texts are written; if they cannot be read, it fails alone."""
+        try:
+            return self._finished(row)
+        except Exception as error:
+            return FinishedLine.failed(row.line, _reason(error))
 
     def _finished(self, row: _Open) -> FinishedLine:
         ends = [row.ends[ticket] for ticket in row.tickets]

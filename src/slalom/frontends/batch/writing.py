@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from slalom.errors import SlalomError
 from slalom.frontends.batch.lines import FinishedLine, Record
 from slalom.frontends.batch.reading import ROWS, parquet
 from slalom.frontends.batch.side_files import beside
@@ -96,8 +95,6 @@ def _write_parquet(path: Path, records: Iterable[Record]) -> None:
 
 def _flat(record: Record) -> Record:
     """A record as the cells of a table."""
-    if "custom_id" in record:
-        raise SlalomError("answers to OpenAI's batch lines are JSON lines; let the output end in .jsonl")
     flat: dict[str, Any] = {name: record.get(name) for name in COLUMNS}
     flat |= {name: json.dumps(record[name], ensure_ascii=False) for name in AS_JSON if name in record}
     return flat | ({} if flat["id"] is None else {"id": str(flat["id"])})

@@ -42,6 +42,7 @@ export class Form {
     });
     for (const radio of $("tell").querySelectorAll("input")) radio.addEventListener("change", () => this.#told(true));
     $("form").addEventListener("input", () => this.#edited());
+    $("form").addEventListener("change", () => this.#noted()); // a control's own listener may have set others
     this.serve(server);
   }
 
@@ -167,6 +168,10 @@ export class Form {
 
   #edited() {
     for (const wrong of $("form").querySelectorAll("[aria-invalid]")) wrong.removeAttribute("aria-invalid");
+    this.#noted();
+  }
+
+  #noted() {
     this.#moreSet();
     this.changed();
   }
@@ -187,22 +192,24 @@ export class Form {
     area.value = content;
     const who = choice("", "Who says it", ROLES, role);
     who.removeAttribute("id");
-    const item = h("li", {}, h("div", { class: "row" }, who, this.#remover("message", () => item.remove())), area);
+    const item = h("li", {}, h("div", { class: "row" }, who, this.#remover("message", () => item.remove(), "add-message")), area);
     $("messages").append(item);
     return area;
   }
 
-  #remover(what, remove) {
+  /** A button that removes something; then the one that adds such has the focus, or else the next best. */
+  #remover(what, remove, adder) {
     return h("button", { type: "button", class: "remove", "aria-label": `Remove ${what}`, title: "Remove", onclick: () => {
       remove();
       this.#offerWishes();
       this.#edited();
+      ($(adder) ?? $("add-wishes").querySelector("button") ?? $("write")).focus();
     } }, "×");
   }
 
   #addWish(name, run) {
     const { title, make, strict } = WISHES[name];
-    const remover = this.#remover(title, () => item.remove());
+    const remover = this.#remover(title, () => item.remove(), `add-${name}`);
     const item = h("li", { "data-wish": name },
       h("div", { class: "wish" }, h("span", { class: "wish-title" }, title), ...make(run, this.server), remover),
       strict ? h("p", { class: "quiet small" }, strict) : this.#number(weightId(name), { ...WEIGHT, of: title }));
@@ -221,7 +228,7 @@ export class Form {
     const offered = Object.keys(WISHES).filter((name) => open.includes(name) && !this.wishes.includes(name));
     $("add-wishes").replaceChildren(
       ...offered.map((name) =>
-        h("button", { type: "button", class: "chip", "data-add": name, onclick: () => {
+        h("button", { type: "button", class: "chip", id: `add-${name}`, "data-add": name, onclick: () => {
           this.#addWish(name, {}).querySelector("input, select, button").focus();
           this.#edited();
         } }, `+ ${WISHES[name].title}`),

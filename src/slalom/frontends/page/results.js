@@ -227,7 +227,7 @@ function tokens(listed) {
     const [, space, rest] = text.match(/^([^\S\n]*)([^]*)$/);
     const begins = /^\s/.test(text) || !made.length || made.at(-1).dataset.ends;
     if (begins) made.push(h("span", { class: "word" }));
-    const under = bias === null || bias === undefined ? null : h("span", { class: "bias", title: JSON.stringify(bias) }, bias.trim() || "␣");
+    const under = bias === null || bias === undefined ? null : h("span", { class: "bias", "aria-hidden": "true", title: JSON.stringify(bias) }, bias.trim() || "␣");
     if (under && bias === text) under.classList.add("same");
     const shown = rest.replaceAll("\n", "↵") || space.replaceAll(" ", "␣");
     made.at(-1).append(rest && space, h("span", { class: "token" }, h(changed ? "mark" : "span", {}, shown), under ?? ""));

@@ -79,6 +79,7 @@ export function toBody(run) {
 export function settingOf(param) {
   const [word, part] = String(param).replace(/^(body\.)?(slalom\.)?/, "").split(/[.[]/);
   if (word === "weights" && part) return weightId(part);
+  if (word === "knobs" && part) return `knob-${part}`;
   return Object.keys(OPENAI).find((name) => OPENAI[name] === word) ?? word;
 }
 

@@ -19,10 +19,10 @@ from slalom.frontends.server import answers, intake, streaming
 from slalom.frontends.server.errors import ApiError, ErrorBody, add_error_handlers
 from slalom.frontends.server.intake import Ask
 from slalom.frontends.server.metrics import Metrics
-from slalom.frontends.server.middleware import Bounded, Counted, Guarded
+from slalom.frontends.server.middleware import Bounded, Counted, Guarded, Local
 from slalom.frontends.server.openapi import document
 from slalom.frontends.server.props import describe_server
-from slalom.frontends.server.settings import ServeSpec
+from slalom.frontends.server.settings import ServeSpec, is_loopback
 from slalom.frontends.server.streaming import Watch
 from slalom.frontends.server.wire import ChatBody, CompletionBody, SteerBody
 from slalom.frontends.server.wishes import Wishes
@@ -35,11 +35,12 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     for status, what in {
         400: "The request is wrong or asks for too much.",
         401: "The API key is missing or wrong.",
+        403: "The request is for another host.",
         404: "There is no such model.",
         413: "The body is too large.",
         429: "The queue is full: try again after Retry-After seconds.",
         500: "Something went wrong in the server.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or does not get on.",
         504: "The request took too long and was stopped.",
     }.items()
 }
@@ -104,6 +105,8 @@ def make_app(lm: SteerableModel, settings: ServeSpec) -> FastAPI:
     app.add_middleware(Bounded, most=settings.max_body)
     if settings.api_key:
         app.add_middleware(Guarded, key=settings.api_key)
+    elif is_loopback(settings.host):
+        app.add_middleware(Local, host=settings.host)
     app.add_middleware(Counted, metrics=service.metrics)
     described = document(app, service.name, settings)
     app.openapi = lambda: described  # type: ignore[method-assign]
@@ -154,7 +157,7 @@ def _counts(body: CompletionBody | ChatBody) -> bool:
 def _add_facts(app: FastAPI, service: Service) -> None:
     """The routes that tell something."""
     card = {"id": service.name, "object": "model", "created": 0, "owned_by": "slalom"}
-    known: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (401, 413)}
+    known: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (401, 403, 413)}
 
     @app.get("/v1/models", responses=known)
     async def models() -> dict[str, Any]:
@@ -170,11 +173,14 @@ def _add_facts(app: FastAPI, service: Service) -> None:
             )
         return card
 
-    @app.get("/health", responses={503: ERRORS[503]})
+    @app.get("/health", responses={status: ERRORS[status] for status in (403, 503)})
     async def health() -> dict[str, str]:
         """Whether the server works; needs no key."""
         if not service.worker.alive:
             raise ApiError(503, "the worker has stopped", code="not_working")
+        if service.worker.stuck:
+            message = f"a step has been under way for more than {service.settings.max_seconds:g} seconds"
+            raise ApiError(503, message, code="not_working")
         return {"status": "ok"}
 
     @app.get("/props", responses=known)

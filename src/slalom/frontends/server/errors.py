@@ -97,7 +97,7 @@ def first_error(found: dict[str, Any]) -> ApiError:
     """The first thing a body does wrong."""
     if found["type"] == "json_invalid":
         return ApiError(400, f"the body is no JSON: {found['ctx']['error']}")
-    place = [str(step) for step in found["loc"][1:] if not _is_union_member(step)]
+    place = _place(found["loc"][1:], named_last=found["type"] in ("missing", "extra_forbidden"))
     if not place:
         return ApiError(400, "the body must be a JSON object, sent as application/json")
     field, value = ".".join(place), found.get("input")
@@ -123,6 +123,12 @@ def _unknown(place: list[str], field: str) -> str:
     if place[0] == "slalom" and place[-1] in ELSEWHERE:
         return f"{field} is not said there; {ELSEWHERE[place[-1]]}"
     return f"unknown field {field!r}; /openapi.json lists those there are"
+
+
+def _place(steps: tuple[str | int, ...], named_last: bool) -> list[str]:
+    """Where a body is wrong, without the steps that name no field; the last may be a field of any name."""
+    kept = len(steps) - 1 if named_last else None
+    return [str(step) for number, step in enumerate(steps) if number == kept or not _is_union_member(step)]
 
 
 def _is_union_member(step: str | int) -> bool:

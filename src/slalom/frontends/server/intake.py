@@ -12,11 +12,13 @@ from slalom.api import CHAT_LENGTH, LENGTH
 from slalom.backbone.telling import Message
 from slalom.frontends.server.errors import ApiError, shown
 from slalom.frontends.server.settings import ServeSpec
-from slalom.frontends.server.wire import Asked, ChatBody, CompletionBody, MessageBody, SteerBody
+from slalom.frontends.server.wire import LARGEST_SEED, Asked, ChatBody, CompletionBody, MessageBody, SteerBody
 from slalom.frontends.specs import TextSpec
 
 LONGEST_WORD = 200  # characters of a keyword, a label, a stop string, a pattern
 MOST_STOPS = 16
+NEVER_ALONE = ("strength", "until")  # fields that say how to steer, and nothing else
+STEERING = ("sampler", *NEVER_ALONE, "preset", "steps", "select", "knobs")  # the others are echoed of the LM alone too
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,19 @@ def _spec(body: Asked, length: int) -> TextSpec:
         raise ApiError(400, f"slalom.{error}", "slalom.weights", "invalid_value") from None
     if spec.wishes:
         return spec
-    if ours.get("sampler", "none") != "none":
-        message = f"slalom.sampler is {spec.sampler!r}, but there is nothing to steer towards; name a wish"
-        raise ApiError(400, message, "slalom.sampler", "invalid_value")
+    for field in NEVER_ALONE if ours.get("sampler") == "none" else STEERING:
+        if ours.get(field) not in (None, {}):
+            message = f"slalom.{field} is {shown(ours[field])}, but there is nothing to steer towards; name a wish"
+            raise ApiError(400, message, f"slalom.{field}", "invalid_value")
     return spec.model_copy(update={"sampler": "none"})
 
 
 def _check_prompts(prompts: list[str | list[Message]], spec: TextSpec, settings: ServeSpec) -> None:
     texts = len(prompts) * spec.samples
     _at_most("n", "prompts times n", texts, settings.max_texts)
+    if (last := spec.seed + spec.samples - 1) > LARGEST_SEED:
+        message = f"the seed of the last text is {last}; it must be at most {LARGEST_SEED}"
+        raise ApiError(400, message, "seed", "invalid_value")
     for prompt in prompts:
         said = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
         field = "prompt" if isinstance(prompt, str) else "messages"
@@ -127,8 +133,8 @@ def _check_spec(spec: TextSpec, settings: ServeSpec) -> None:
     _at_most("slalom.steps", "slalom.steps", spec.steps or 0, settings.max_steps)
     wishes = len(spec.wishes) + max(0, len(spec.constraints) - 1)
     _at_most("slalom", "the number of wishes", wishes, settings.max_constraints)
-    words = [*spec.keywords, *spec.avoid, *(spec.topic or "").split(",")]
-    _at_most("slalom.keywords", "the number of words in keywords, avoid and topic", len(words) - 1, settings.max_words)
+    words = [*spec.keywords, *spec.avoid, *(spec.topic.split(",") if spec.topic else [])]
+    _at_most("slalom.keywords", "the number of words in keywords, avoid and topic", len(words), settings.max_words)
     _at_most("stop", "the number of stop strings", len(spec.stop), MOST_STOPS)
     _at_most("slalom.strength", "slalom.strength", spec.strength or 0, 1000)
     _at_most("slalom.repetition_penalty", "slalom.repetition_penalty", spec.repetition_penalty, 100)

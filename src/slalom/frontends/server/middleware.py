@@ -1,9 +1,10 @@
-"""What every request passes before its route: the count of it, the key, and the size of its body."""
+"""What every request passes before its route: the count of it, the key or the host, and the size of its body."""
 
 from __future__ import annotations
 
 import hmac
 import logging
+import re
 import time
 
 from starlette.requests import Request
@@ -14,6 +15,8 @@ from slalom.frontends.server.metrics import Metrics
 
 OPEN = ("/health", "/")  # what needs no key: whether the server lives, and the page, which holds nothing
 OPEN_FOLDER = "/page/"
+HOST = re.compile(r"(\[[^]]*\]|[^:]*)(?::\d*)?")  # a name or address, and perhaps a port
+LOCAL = ("localhost", "127.0.0.1", "::1")
 HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 logger = logging.getLogger("slalom.server")
 
@@ -50,6 +53,28 @@ class Counted:
             self._metrics.requests.labels(endpoint, said).inc()
             self._metrics.seconds.labels(endpoint).observe(seconds)
             logger.info("%s %s %s %.3f s", scope["method"], endpoint, said, seconds)
+
+
+class Local:
+    """Refuses whoever means another machine: a page of another site, that is, whose name was pointed at this one.
+
+    A browser lets such a page read the answers, for to it they are the site's own (DNS rebinding).
+    """
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app, self._hosts = app, {*LOCAL, host.lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on. Who says no host is no browser."""
+        if scope["type"] != "http" or (host := Request(scope).headers.get("host")) is None:
+            await self._app(scope, receive, send)
+            return
+        named = HOST.fullmatch(host.lower())
+        if named and named[1].strip("[]") in self._hosts:
+            await self._app(scope, receive, send)
+            return
+        message = f"the request is for {host!r}; without a key this server answers to {', '.join(sorted(self._hosts))}"
+        await ApiError(403, message, code="unknown_host").response(scope, receive, send)
 
 
 class Guarded:

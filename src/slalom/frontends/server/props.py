@@ -27,5 +27,6 @@ def describe_server(lm: SteerableModel, name: str, settings: ServeSpec, wishes: 
         "presets": listing.presets(),
         "topics": list(TOPICS),
         "classifiers": [{"name": known, "labels": labels} for known, labels in wishes.labels.items()],
+        "constraints": list(wishes.plugins),
         "limits": settings.limits,
     }

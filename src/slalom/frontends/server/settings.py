@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from slalom.errors import SlalomError
-from slalom.frontends.specs import LoadSpec
+from slalom.frontends.specs import LoadSpec, folder_name
 
 
 class Limits(BaseModel):
@@ -20,6 +21,12 @@ class Limits(BaseModel):
     max_tokens: int = Field(512, ge=1, description="new tokens of a text at the most (default 512)")
     max_texts: int = Field(16, ge=1, description="texts of a request at the most: prompts times n (default 16)")
     max_steps: int = Field(200, ge=1, description="drafts of a text, or of a block of it, at the most (default 200)")
+    max_whole_tokens: int = Field(
+        2048, ge=1, description="max_tokens times texts of dab or rerank, which write texts as a whole (default 2,048)"
+    )
+    max_gradient_tokens: int = Field(
+        640, ge=1, description="max_tokens times texts of bolt, cold, lm-steer or mucola at the most (default 640)"
+    )
     max_constraints: int = Field(8, ge=1, description="wishes of a request at the most (default 8)")
     max_words: int = Field(64, ge=1, description="keywords, words to avoid and topic words at the most (default 64)")
     max_seconds: float = Field(120.0, gt=0, description="seconds a request may take, waiting included (default 120)")
@@ -60,8 +67,18 @@ class ServeSpec(Limits, LoadSpec):
         for name, equals, source in pairs:
             if not (name and equals and source):
                 raise SlalomError(f"--allow-classifier is {name + equals!r}; it must look like NAME=FOLDER")
+            if [one for one, *_ in pairs].count(name) > 1:
+                raise SlalomError(f"--allow-classifier has {name!r} twice; give each classifier a name of its own")
         return {name: source for name, _, source in pairs}
 
     def served_name(self, loaded: str) -> str:
         """What requests call the model: a folder's last part, for its path is nobody's business."""
-        return self.name or (Path(loaded).name if Path(loaded).is_dir() else loaded)
+        return self.name or (folder_name(loaded) if Path(loaded).is_dir() else loaded)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host.lower() == "localhost"

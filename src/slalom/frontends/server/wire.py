@@ -95,7 +95,10 @@ else:
             for name, field in TextSpec.model_fields.items()
             if name not in (*ELSEWHERE, "classifier", "knobs", "steps")
         },
-        classifier=(str | None, Field(None, description="a classifier by the name this server gave it; see /props")),
+        classifier=(
+            str | None,
+            Field(None, min_length=1, description="a classifier by the name this server gave it; see /props"),
+        ),
         steps=(Whole | None, TextSpec.model_fields["steps"]),
         knobs=(
             dict[str, bool | int | float | str],

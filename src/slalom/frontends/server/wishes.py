@@ -55,12 +55,12 @@ class Wishes:
         self.labels = {
             name: [wish.label_name for _, wish in sorted(one.wishes.items())] for name, one in self._classifiers.items()
         }
-        self._plugins = _known_plugins(spec.allow_constraint)
+        self.plugins = _known_plugins(spec.allow_constraint)
         closed = [
             *([] if spec.shipped else SHIPPED),
             *([] if self._classifiers else ["classifier"]),
             *([] if spec.allow_regex else ["regex"]),
-            *([] if self._plugins else ["constraints"]),
+            *([] if self.plugins else ["constraints"]),
         ]
         self.offered = [wish for wish in WISHES if wish not in closed]
         self._shipped: dict[str, Constraint] = {}
@@ -104,17 +104,21 @@ class Wishes:
             wish.description = spec.description
             yield "classifier", wish
         for name, argument in spec.constraints.items():
-            yield f"constraints.{name}", constraint_of(self._plugins[name], argument)
+            yield f"constraints.{name}", constraint_of(self.plugins[name], argument)
 
     def _check(self, spec: TextSpec) -> None:
         for wish in spec.wishes:
             if wish not in self.offered:
-                raise SlalomError(f"slalom.{wish} is not open on this server; choose from {', '.join(self.offered)}")
+                offered = ", ".join(self.offered)
+                raise SlalomError(f"slalom.{wish} is not open on this server; choose from {offered}", wish)
         if spec.classifier is not None and spec.classifier not in self._classifiers:
-            raise SlalomError(f"slalom.classifier is {spec.classifier!r}; choose from {', '.join(self._classifiers)}")
+            known = ", ".join(self._classifiers)
+            raise SlalomError(f"slalom.classifier is {spec.classifier!r}; choose from {known}", "classifier")
         for name in spec.constraints:
-            if name not in self._plugins:
-                raise SlalomError(f"slalom.constraints has {name!r}; choose from {', '.join(self._plugins)}")
+            if name not in self.plugins:
+                raise SlalomError(
+                    f"slalom.constraints has {name!r}; choose from {', '.join(self.plugins)}", "constraints"
+                )
 
 
 def open_knobs(sampler: str) -> dict[str, dict[str, Any]]:
@@ -141,16 +145,19 @@ def open_knobs(sampler: str) -> dict[str, dict[str, Any]]:
 def check_knobs(sampler: str, given: dict[str, Any]) -> None:
     """Refuse knobs that are not open, and numbers that would take all the server's time and memory."""
     if sampler not in SAMPLERS:
-        raise SlalomError(f"slalom.sampler is {sampler!r}; choose from {', '.join(SAMPLERS)}")
+        raise SlalomError(f"slalom.sampler is {sampler!r}; choose from {', '.join(SAMPLERS)}", "sampler")
     known = open_knobs(sampler)
     for name, value in given.items():
         if name not in known:
             raise SlalomError(
-                f"slalom.knobs has {name!r}; choose from {', '.join(known)}, those of {sampler} that requests may turn"
+                f"slalom.knobs has {name!r}; choose from {', '.join(known)}, those of {sampler} that requests may turn",
+                f"knobs.{name}",
             )
         most = known[name]["most"]
         if most is not None and (isinstance(value, (bool, str)) or abs(value) > most):
-            raise SlalomError(f"slalom.knobs.{name} is {value!r}; it must be a number, at most {most:g}")
+            raise SlalomError(
+                f"slalom.knobs.{name} is {value!r}; it must be a number, at most {most:g}", f"knobs.{name}"
+            )
 
 
 def _most(sampler: str, knob: str, default: float) -> float:

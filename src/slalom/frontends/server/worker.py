@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from slalom.api import SteerableModel, Text
-from slalom.decoding.sampler import Request
+from slalom.decoding import SAMPLERS
+from slalom.decoding.sampler import Request, Sampler
 from slalom.decoding.scheduler import Finished, RowReport, Scheduler
 from slalom.errors import SlalomError
 from slalom.frontends.server.drafts import DraftReader
@@ -20,6 +23,8 @@ from slalom.frontends.server.metrics import Metrics
 from slalom.frontends.server.settings import ServeSpec
 from slalom.frontends.server.wishes import NO_WISH, Wishes, check_knobs
 
+# What a step does to every token so many times: the knob, and the times that the limits were chosen for.
+REPEATED = {"rerank": ("top_k", 20), "cold": ("inner", 10), "mucola": ("inner", 10)}
 logger = logging.getLogger("slalom.server")
 
 
@@ -88,6 +93,7 @@ class Worker:
         self._owners: dict[int, Job] = {}  # ticket → whose row it is
         self._drafts: dict[int, int] = {}  # ticket → drafts counted so far
         self._closing = False
+        self._step_began: float | None = None  # while there is one under way
         self._thread = threading.Thread(target=self._run, name="slalom-worker", daemon=True)
 
     def start(self) -> None:
@@ -103,6 +109,12 @@ class Worker:
     def alive(self) -> bool:
         """Whether requests are being worked on."""
         return self._thread.is_alive() and not self._closing
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a step has taken longer than a whole request may: nothing can be stopped until it ends."""
+        began = self._step_began
+        return began is not None and time.monotonic() - began > self._settings.max_seconds
 
     def submit(self, ask: Ask, tell: Callable[[Event], None]) -> Job:
         """Take a job in; what happens to it is told on the worker's thread. A full queue refuses it."""
@@ -126,11 +138,14 @@ class Worker:
             try:
                 self._take_in(block=not self._scheduler.busy)
                 if self._scheduler.busy and not self._closing:
+                    self._step_began = time.monotonic()
                     self._advance()
             except Exception as error:  # the scheduler fails a bad row alone: this is worse, and no row can be trusted
                 self._scheduler = self._new_scheduler()
                 for job in list(self._jobs):
-                    self._fail(job, api_error(error))
+                    self._fail_by(job, error)
+            finally:
+                self._step_began = None
 
     def _take_in(self, block: bool) -> None:
         """Do what was asked for since the last step; if there is nothing else to do, wait for it."""
@@ -154,7 +169,7 @@ class Worker:
             requests = self._requests(job.ask)
             tickets = [self._scheduler.add(request) for request in requests]
         except Exception as error:
-            self._fail(job, api_error(error))
+            self._fail_by(job, error)
             return
         job.rows = {ticket: index for index, ticket in enumerate(tickets)}
         job.readers = {ticket: DraftReader(index) for ticket, index in job.rows.items()}
@@ -167,9 +182,11 @@ class Worker:
         check_knobs(ask.spec.sampler, ask.spec.knobs)
         wish = self._wishes.constraint(ask.spec)
         most = self._settings.max_steps
+        requests = self.lm.requests(ask.prompts, wish, **ask.spec.options())
+        check_work(requests, self._settings)
         return [
             request._replace(settings=replace(request.settings, steps=min(request.settings.steps, most)))
-            for request in self.lm.requests(ask.prompts, wish, **ask.spec.options())
+            for request in requests
         ]
 
     def _advance(self) -> None:
@@ -177,16 +194,29 @@ class Worker:
         finished = self._scheduler.step()
         for end in finished:
             if end.error is not None and end.ticket in self._owners:
-                self._fail(self._owners[end.ticket], api_error(end.error))
+                self._fail_by(self._owners[end.ticket], end.error)
         self._deliver([end for end in finished if end.error is None])
 
     def _deliver(self, ends: list[Finished]) -> None:
         """Finished rows to texts, read together."""
         for compare in (False, True):
             some = [end for end in ends if end.ticket in self._owners]
-            some = [end for end in some if self._owners[end.ticket].ask.compare is compare]
-            for end, text in zip(some, self.lm.texts(some, compare), strict=True):
-                self._hand_over(end, text)
+            self._read([end for end in some if self._owners[end.ticket].ask.compare is compare], compare)
+
+    def _read(self, ends: list[Finished], compare: bool) -> None:
+        """Read finished rows and hand their texts over. If that fails, every row is tried by itself."""
+        try:
+            texts = self.lm.texts(ends, compare)
+        except Exception as error:
+            if len(ends) == 1:
+                self._fail_by(self._owners[ends[0].ticket], error)
+                return
+            for end in ends:
+                if end.ticket in self._owners:  # its job may have failed meanwhile
+                    self._read([end], compare)
+            return
+        for end, text in zip(ends, texts, strict=True):
+            self._hand_over(end, text)
 
     def _hand_over(self, end: Finished, text: Text) -> None:
         """Tell a job that one of its texts is done; after the last one it is done itself."""
@@ -214,6 +244,9 @@ class Worker:
                 job.tell(Drafted(job.readers[report.ticket].read(report)))
             elif job is not None and job.ask.progress:
                 job.tell(Progressed(report.drafts, report.best.verdict.score))
+
+    def _fail_by(self, job: Job, error: Exception) -> None:
+        self._fail(job, api_error(error, self._settings.log_prompts))
 
     def _fail(self, job: Job, error: ApiError) -> None:
         if job in self._jobs:
@@ -243,11 +276,42 @@ class Worker:
         return Scheduler(self.lm, (self._report,))
 
 
-def api_error(error: Exception) -> ApiError:
-    """What a request is told of an error: bad input in its own words, anything else not."""
+def check_work(requests: list[Request], settings: ServeSpec) -> None:
+    """Refuse what would make one step too long or too large, for a step that was begun cannot be stopped."""
+    sampler = requests[0].settings.sampler
+    if _is_cheap(sampler):
+        return
+    most = settings.max_whole_tokens if sampler.mixes else settings.max_gradient_tokens
+    knob, usual = REPEATED.get(sampler.name, ("", 1))
+    times = max(1.0, getattr(sampler, knob, usual) / usual)
+    tokens = sum(request.limits.length for request in requests)
+    if tokens * times > most:
+        counted = f", each counted {times:g} times as knobs.{knob} is {usual * times:g}" if times > 1 else ""
+        others = ", ".join(name for name, kind in SAMPLERS.items() if _is_cheap(kind))
+        message = (
+            f"max_tokens times texts is {tokens}{counted}; this server takes at most {most} of {sampler.name}, which "
+            f"writes texts as a whole: ask for less, or choose from {others}"
+        )
+        raise ApiError(400, message, "max_tokens", "limit_exceeded")
+
+
+def _is_cheap(sampler: Sampler | type[Sampler]) -> bool:
+    """Whether a step is short however long the texts are: a block of each, or nothing but the LM's own text."""
+    return sampler.blockwise or sampler.name == "none"
+
+
+def api_error(error: Exception, log_message: bool) -> ApiError:
+    """What a request is told of an error: bad input in its own words, anything else not; that goes to the log.
+
+    An error's message may quote a prompt or a text, so the log has it only if it may hold those.
+    """
     if isinstance(error, SlalomError):
-        return ApiError(400, str(error), code="invalid_value")
+        return ApiError(400, str(error), None if error.field is None else f"slalom.{error.field}", "invalid_value")
     if isinstance(error, ApiError):
         return error
-    logger.error("a request failed", exc_info=error)
+    if log_message:
+        logger.error("a request failed", exc_info=error)
+    else:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("a request failed: %s at\n%s", type(error).__name__, frames)
     return ApiError(500, "the text could not be written; the server's log says more", code="internal_error")
