@@ -18,7 +18,7 @@ from typing import Any
 import slalom
 from slalom.backbone.ending import sentences
 from slalom.evaluation.bench_steps import plain_generate
-from slalom.evaluation.judges import JudgeInput, Judge, adapter_judge
+from slalom.evaluation.judges import Judge, JudgeInput, adapter_judge
 from slalom.evaluation.satisfied import reporting_prompts
 
 SIGNS = {"negative": -1, "positive": 1}
@@ -66,9 +66,7 @@ def main() -> None:
         args.out.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
 
 
-def measure(
-    lm: slalom.SteerableModel, judge: Judge, wish: str, prompt: str, length: int, chat: bool
-) -> dict[str, Any]:
+def measure(lm: slalom.SteerableModel, judge: Judge, wish: str, prompt: str, length: int, chat: bool) -> dict[str, Any]:
     """One text by `generate` and by `steer`: seconds of both, and the tone of each sentence of the steered one."""
     started = time.perf_counter()
     if chat:
@@ -109,8 +107,8 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
     said, against, found = (sum(one[key] for one in rows) for key in ("as_wished", "against", "sentences"))
     turned = sum(one["against"] > one["as_wished"] for one in rows)
     print(
-        f"{name} (n {len(rows)}): {seconds / generate:.2f} x generate, {seconds:.1f} s, {drafts:.1f} drafts; sentences: "
-        f"{said} as wished, {against} against, of {found}; texts more against than for it: {turned}; "
+        f"{name} (n {len(rows)}): {seconds / generate:.2f} x generate, {seconds:.1f} s, {drafts:.1f} drafts; "
+        f"sentences: {said} as wished, {against} against, of {found}; texts more against than for it: {turned}; "
         f"median perplexity {median(one['perplexity'] for one in rows):.1f}",
         flush=True,
     )

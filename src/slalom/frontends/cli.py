@@ -402,7 +402,9 @@ def bench(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Measured turns of each contender.")] = 5,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that satisfied texts are written for.")] = 30,
-    peers: Annotated[int, typer.Option(min=0, help="How many of them BOLT gets, but a whole batch at least; 0 for none.")] = 3,
+    peers: Annotated[
+        int, typer.Option(min=0, help="How many of them BOLT gets, but a whole batch at least; 0 for none.")
+    ] = 3,
     start: Annotated[bool, typer.Option("--start", help="Only the time from the command to its first draft.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="One turn, one prompt, no scaling: to see that it runs.")
