@@ -42,6 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="*", default=[20, 60, 200])
     parser.add_argument("--prompts", type=int, default=10)
+    parser.add_argument("--wishes", nargs="+", choices=list(SIGNS), default=list(SIGNS))
     parser.add_argument("--chats", type=int, default=len(QUESTIONS), help="questions that are answered")
     parser.add_argument("--quick", action="store_true", help="one prompt, 20 tokens")
     parser.add_argument("--out", type=Path, help="where to write the texts")
@@ -51,7 +52,7 @@ def main() -> None:
 
     lm, judge = slalom.load(), adapter_judge("sentiment")
     records = []
-    for wish in SIGNS:
+    for wish in args.wishes:
         lm.steer("The lake", slalom.Sentiment(wish), length=4, steps=2)  # what is made once is not timed
         for length in args.lengths:
             prompts = reporting_prompts(3 * args.prompts)[::3]

@@ -15,7 +15,7 @@ from slalom.types import Draft, Prompt
 
 BLOCK = 32  # tokens of a block at the most
 SENTENCE_FROM = 12  # the first sentence that ends at this token or later ends its block: nothing is cut off again
-LATER_DRAFTS, LATER_DEGREE = 12, 0.6  # in blocks after the first: drafts at the most, and the degree that is enough
+LATER_DRAFTS, LATER_DEGREE = 12, 0.8  # in blocks after the first: drafts at the most, and the degree that is enough
 ONE_BLOCK = 32  # a text, or the rest of one, of up to so many tokens is one block
 
 
