@@ -16,7 +16,6 @@ from jinja2 import TemplateError
 from slalom.backbone import progress, telling, weights
 from slalom.backbone.engine import Engine
 from slalom.backbone.engines import engine_for, has_openvino
-from slalom.backbone.names import DEFAULT as DEFAULT
 from slalom.backbone.names import EngineName
 from slalom.backbone.passes import count_passes
 from slalom.backbone.placement import is_settled, known_device, known_dtype, place

@@ -64,7 +64,7 @@ def _serve_here(settings: ServeSpec) -> None:
         raise SlalomError(f"{MISSING} ({error.name} is missing)") from None
 
     from slalom.api import load
-    from slalom.backbone.model import DEFAULT
+    from slalom.backbone.names import DEFAULT
 
     console = Console(stderr=True, highlight=False)
     with listening_socket(settings.host, settings.port) as bound:
@@ -87,7 +87,7 @@ def _serve_here(settings: ServeSpec) -> None:
 
 def _serve_on_ray(settings: ServeSpec, cluster: Cluster) -> None:
     """Replicas on Ray Serve, whose proxy listens."""
-    from slalom.backbone.model import DEFAULT
+    from slalom.backbone.names import DEFAULT
     from slalom.frontends.server.on_ray import serve_on_ray
 
     console = Console(stderr=True, highlight=False)

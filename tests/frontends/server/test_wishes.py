@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from slalom.api import SteerableModel
 from slalom.backbone import weights
-from slalom.backbone.model import DEFAULT
+from slalom.backbone.names import DEFAULT
 from slalom.constraints import encoder, loading, similar
 from slalom.constraints.plugins import GROUP
 from slalom.decoding import lm_steer

@@ -45,8 +45,8 @@ def fingerprint(source: Source, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _weight(model: str | None) -> float | None:
     """The bias weight that dab takes for a model."""
-    from slalom.backbone.model import DEFAULT
-    from slalom.decoding.calibration import recorded_weight
+    from slalom.backbone.names import DEFAULT
+    from slalom.decoding.recorded import recorded_weight
 
     return recorded_weight(model or DEFAULT)
 

@@ -133,7 +133,7 @@ class TextWriter:
 def load_lm(spec: LoadSpec) -> SteerableModel:
     """The model a specification names."""
     from slalom.api import load
-    from slalom.backbone.model import DEFAULT
+    from slalom.backbone.names import DEFAULT
 
     return load(spec.model or DEFAULT, device=spec.device, dtype=spec.dtype, engine=spec.engine)
 

@@ -22,7 +22,7 @@ SPARE = 100  # requests a replica takes in beyond its queue, so that it answers 
 def build_app(settings: ServeSpec) -> FastAPI:
     """The application of one replica, with its LM."""
     from slalom.api import load
-    from slalom.backbone.model import DEFAULT
+    from slalom.backbone.names import DEFAULT
     from slalom.frontends.server.app import make_app, start_log
 
     lm = load(settings.model or DEFAULT, device=settings.device, dtype=settings.dtype, engine=settings.engine)
