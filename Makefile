@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	$(BIN)/slalom generate "The pizza" --sentiment negative --compare
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # The real models in the precision that is not this CPU's own: it is somebody else's default.
 test-other-precision: $(VENV)/.installed-dev
