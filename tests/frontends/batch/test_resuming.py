@@ -22,6 +22,8 @@ from slalom.frontends.batch.side_files import SideFiles
 from slalom.frontends.batch.texts import TextWriter, Work
 from tests.frontends.batch.conftest import OPTIONS, mixed_rows, run, write_rows
 
+ROWS = 62  # of a job that is stopped half-way
+
 
 def finished_rows(out: Path) -> int:
     partial = Path(f"{out}.partial")
@@ -34,28 +36,24 @@ def start(models: Path, source: Path, out: Path) -> subprocess.Popen[bytes]:
 
 
 def stopped_half_way(models: Path, source: Path, out: Path, how: signal.Signals) -> subprocess.Popen[bytes]:
-    """A real process, sent a signal when it has finished some rows; another one if the signal came too late."""
-    for _ in range(10):
-        process = start(models, source, out)
-        deadline = time.monotonic() + 120
-        while not finished_rows(out):
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(how)
-        process.wait()
-        if not out.exists():
-            break
-        for path in out.parent.iterdir():
-            path.unlink()
+    """A real process, sent a signal when it has finished some rows; one of the others takes seconds longer."""
+    process = start(models, source, out)
+    deadline = time.monotonic() + 120
+    while not finished_rows(out):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(how)
+    process.wait()
     return process
 
 
 @pytest.fixture(scope="module")
 def undisturbed(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows, the last of them bad, beside what an undisturbed run writes for them."""
+    """Rows, one of which takes seconds and the last of which is bad, beside what an undisturbed run writes for them."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    source = write_rows(folder / "in.jsonl", [*mixed_rows(models, 300), {"prompt": "we"}])
+    slow = {"prompt": "we", "keywords": ["soup"], "sampler": "dab", "steps": 300}
+    source = write_rows(folder / "in.jsonl", [slow, *mixed_rows(models, ROWS - 2), {"prompt": "we"}])
     assert run(models, source, folder / "out.jsonl").exit_code == 1
     return folder
 
@@ -67,7 +65,7 @@ def test_a_process_stopped_half_way_is_gone_on_with(
     source, out = undisturbed / "in.jsonl", tmp_path / "out.jsonl"
     process = stopped_half_way(models, source, out, how)
     done = finished_rows(out)
-    assert 0 < done < 301
+    assert 0 < done < ROWS
     assert not out.exists()
     if how == signal.SIGINT:
         assert process.returncode == 130
