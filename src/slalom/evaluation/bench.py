@@ -49,12 +49,13 @@ class BenchSettings(NamedTuple):
     quick: bool = False
 
 
-def measure(settings: BenchSettings, log: Log) -> dict[str, Any]:
-    """Everything `slalom bench` prints."""
+def measure(settings: BenchSettings, log: Log, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Everything `slalom bench` prints; what is measured so far is handed to `keep` after every part."""
     lms = {engine: load(settings.model, engine=engine) for engine in settings.engines}
     constraint = Sentiment("positive")
     measured: dict[str, Any] = {"machine": machine(settings.model, lms["torch"])}
     measured |= _steps(settings, lms, log)
+    keep(measured)
     log("profile")
     profiles: dict[str, Figures] = {
         engine: profile(lm, constraint, settings.batches, 2 if settings.quick else 2 * STEPS)
@@ -62,13 +63,7 @@ def measure(settings: BenchSettings, log: Log) -> dict[str, Any]:
     }
     measured |= {"profile": profiles, "looks_share": looks_share(profiles)}
     measured["decoded_tokens_per_second"] = _decoded(profiles, measured["milliseconds"]["generate"])
-    measured["satisfied_over_generate"] = {engine: _satisfied(settings, engine, lm, log) for engine, lm in lms.items()}
-    if not settings.quick:
-        log("scaling")
-        measured["scaling"] = scaling(lms, constraint)
-        log("textbook")
-        measured |= textbook_over_dab(lms["torch"], max(settings.batches), settings.repeats)
-    del lms
+    keep(measured)
     log("memory")
     most = max(settings.batches)
     cases = {f"batch {most}": (most, LENGTH), f"{LENGTHS[-1]} tokens": (1, LENGTHS[-1])}
@@ -79,6 +74,17 @@ def measure(settings: BenchSettings, log: Log) -> dict[str, Any]:
     )
     log("start")
     measured["start"] = time_start(settings.model, "auto", 1 if settings.quick else settings.repeats)
+    keep(measured)
+    measured["satisfied_over_generate"] = {}
+    for engine in reversed(settings.engines):
+        measured["satisfied_over_generate"][engine] = _satisfied(settings, engine, lms[engine], log)
+        keep(measured)
+    if not settings.quick:
+        log("scaling")
+        measured["scaling"] = scaling(lms, constraint)
+        keep(measured)
+        log("textbook")
+        measured |= textbook_over_dab(lms["torch"], max(settings.batches), settings.repeats)
     return measured
 
 

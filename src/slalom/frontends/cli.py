@@ -441,10 +441,15 @@ def bench(
             if not console.is_terminal:
                 console.print(f"measuring: {now}")
 
-        found = {"start": time_start(model, "auto", settings.repeats)} if start else measure(settings, say)
+        def keep(found: dict[str, Any]) -> None:
+            """Whoever stops it half-way has what was measured so far."""
+            if out is not None:
+                out.mkdir(parents=True, exist_ok=True)
+                (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+        found = {"start": time_start(model, "auto", settings.repeats)} if start else measure(settings, say, keep)
     if out is not None and not start:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "bench.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        keep(found)
         try:
             draw_bench(found, out / "bench.png")
         except ImportError:
