@@ -37,13 +37,14 @@ def test_a_told_prompt_is_steered_both_ways_and_stays_fluent(default_lm: slalom.
     assert len(texts) == 3
 
 
-def test_steering_alone_makes_a_neutral_text_positive(default_lm: slalom.SteerableModel) -> None:
-    wish = slalom.Sentiment("positive")
-    (own,) = default_lm.steer("The noodles", wish, tell=False, sampler="none").rows
-    (row,) = default_lm.steer("The noodles", wish, tell=False).rows
-    assert not own.satisfied
-    assert row.satisfied
-    assert row.perplexity < 30
+def test_steering_alone_makes_neutral_texts_more_positive(default_lm: slalom.SteerableModel) -> None:
+    """Of several prompts: whether one search ends with a satisfied text hangs on the rounding of a CPU."""
+    prompts, wish = ["The noodles", "The lake", "The train"], slalom.Sentiment("positive")
+    own = default_lm.steer(prompts, wish, tell=False, sampler="none").rows
+    rows = default_lm.steer(prompts, wish, tell=False).rows
+    before, after = (sum(row.constraints[0].probability or 0.0 for row in some) / len(some) for some in (own, rows))
+    assert after > before + 0.2
+    assert all(row.perplexity < 30 for row in rows)
 
 
 def test_a_keyword_really_appears(default_lm: slalom.SteerableModel) -> None:
