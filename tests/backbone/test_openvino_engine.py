@@ -66,9 +66,21 @@ def test_log_probs_position_by_position_are_nearly_those_of_one_pass(pair: tuple
     prompts = pair[0].pad([pair[0].encode(prompt, 6).ids for prompt in PROMPTS])
     tokens = torch.arange(18).view(3, 6)
     with torch.inference_mode():
-        one, other = (lm.engine.log_probs(prompts, tokens) for lm in pair)
+        one, other = (lm.engine.log_probs(prompts, tokens, torch.tensor([6, 6, 6])) for lm in pair)
     assert one.shape == other.shape == tokens.shape
     assert torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1] > 0.99
+
+
+def test_shorter_texts_beside_longer_ones_have_the_log_probs_they_have_alone(pair: tuple[LanguageModel, ...]) -> None:
+    _, lm = pair
+    prompts = lm.pad([lm.encode(prompt, 6).ids for prompt in PROMPTS])
+    tokens, lengths = torch.arange(18).view(3, 6), torch.tensor([2, 6, 1])
+    with torch.inference_mode():
+        together = lm.engine.log_probs(prompts, tokens, lengths)
+        for row, end in enumerate(lengths.tolist()):
+            own = Tokens(prompts.ids[row : row + 1], prompts.mask[row : row + 1])
+            alone = lm.engine.log_probs(own, tokens[row : row + 1, :end], lengths[row : row + 1])
+            assert torch.allclose(together[row, :end], alone[0], atol=1e-3)
 
 
 def test_a_saved_model_is_converted_once_and_then_runs_without_its_weights(

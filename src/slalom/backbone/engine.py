@@ -135,8 +135,11 @@ class Engine(Protocol):
         The fewer positions a row has left, the later it comes.
         """
 
-    def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
-        """The LM's log-probability of every token [B, n] of continuations given whole: [B, n] float32."""
+    def log_probs(self, prompts: Tokens, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """The LM's log-probability of every token [B, n] of continuations given whole: [B, n] float32.
+
+        Each has so many tokens [B]; what stands after them is anything.
+        """
 
 
 class TransformersEngine:
@@ -168,7 +171,7 @@ class TransformersEngine:
         """A rollout in room set aside beforehand, so that nothing grows while it runs."""
         return _TransformersPass(self.model, prefix, rows, places, room, memory)
 
-    def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
+    def log_probs(self, prompts: Tokens, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """All positions in one pass."""
         mask = torch.cat([prompts.mask, torch.ones_like(tokens)], dim=1)
         out = self.model(

@@ -201,9 +201,9 @@ class LanguageModel:
     @torch.inference_mode()
     def log_probs(self, draft: Draft) -> torch.Tensor:
         """The LM's log-probability of every token of a draft and of its EOS, computed afresh by its engine: [B, n]."""
-        found = self.engine.log_probs(self.pad([prompt.ids for prompt in draft.prompts]), draft.tokens)
-        places = torch.arange(draft.tokens.shape[1], device=self.device)
-        charged = places < (draft.lengths + draft.ended)[:, None]
+        ends = draft.lengths + draft.ended
+        found = self.engine.log_probs(self.pad([prompt.ids for prompt in draft.prompts]), draft.tokens, ends)
+        charged = torch.arange(draft.tokens.shape[1], device=self.device) < ends[:, None]
         return found.masked_fill(~charged, 0.0)
 
     @torch.inference_mode()

@@ -67,9 +67,9 @@ class OpenVINOEngine:
         """A rollout in blocks of its own, so that several may run side by side."""
         return OpenVINOPass(self.graph, prefix, rows, places, memory)
 
-    def log_probs(self, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
+    def log_probs(self, prompts: Tokens, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """All positions of a text in one pass."""
-        return openvino_pass.log_probs(self.graph, prompts, tokens)
+        return openvino_pass.log_probs(self.graph, prompts, tokens, lengths)
 
 
 @torch.inference_mode()

@@ -171,31 +171,48 @@ class OpenVINOPass:
         self.graph.pool.copy(copies)
 
 
-def log_probs(graph: Graph, prompts: Tokens, tokens: torch.Tensor) -> torch.Tensor:
-    """The LM's log-probability of every token [B, n] of continuations given whole: [B, n]."""
-    prefix, lengths = prefill(graph, prompts), prompts.mask.sum(-1).tolist()
+def log_probs(graph: Graph, prompts: Tokens, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The LM's log-probability of every token [B, n] of continuations given whole, so many of each [B]: [B, n]."""
+    prefix, before, ends = prefill(graph, prompts), prompts.mask.sum(-1).tolist(), lengths.tolist()
     assert isinstance(prefix.memory, BlockMemory)
-    found, more = torch.zeros(tokens.shape), tokens.shape[1] - 1
-    for some in _parts(list(range(len(tokens))), max(1, LOGITS // max(more, 1))):
-        logits = prefix.logits[some][:, None]
-        if more:
-            logits = torch.cat([logits, _read_whole(graph, prefix.memory, lengths, tokens, some)], dim=1)
-        found[some] = logits.log_softmax(-1).gather(-1, tokens[some][..., None])[..., 0]
+    found = torch.zeros(tokens.shape)
+    if tokens.shape[1]:
+        found[:, 0] = prefix.logits.log_softmax(-1).gather(-1, tokens[:, :1])[:, 0]
+    longer = sorted((row for row, end in enumerate(ends) if end > 1), key=lambda row: ends[row])
+    for some in _filled(longer, ends, LOGITS):
+        logits = _read_whole(graph, prefix.memory, before, tokens, ends, some)
+        rest = torch.cat([tokens[row, 1 : ends[row]] for row in some])
+        values = (logits.gather(-1, rest[:, None]) - logits.logsumexp(-1, keepdim=True))[:, 0]
+        for row, own in zip(some, values.split([ends[row] - 1 for row in some]), strict=True):
+            found[row, 1 : ends[row]] = own
     return found
 
 
+def _filled(rows: list[int], sizes: list[int], most: int) -> Iterator[list[int]]:
+    """As many rows at a time as hold no more than so much together, one at least."""
+    some, held = list[int](), 0
+    for row in rows:
+        if some and held + sizes[row] > most:
+            yield some
+            some, held = [], 0
+        some, held = [*some, row], held + sizes[row]
+    if some:
+        yield some
+
+
 def _read_whole(
-    graph: Graph, memory: BlockMemory, lengths: list[int], tokens: torch.Tensor, rows: list[int]
+    graph: Graph, memory: BlockMemory, before: list[int], tokens: torch.Tensor, ends: list[int], rows: list[int]
 ) -> torch.Tensor:
-    """The logits after all tokens but the last of some continuations: [a, n - 1, V]."""
-    more, pieces, copies = tokens.shape[1] - 1, [], list[tuple[Block, Block]]()
+    """The logits after all tokens but the last of some continuations, one after the other: [w, V]."""
+    pieces, copies = [], list[tuple[Block, Block]]()
     with graph.turn:
         for row in rows:
-            blocks, copied = graph.room(memory.tables[row], lengths[row], more)
-            pieces.append(Piece(tokens[row, :-1].tolist(), lengths[row], blocks, more))
+            more = ends[row] - 1
+            blocks, copied = graph.room(memory.tables[row], before[row], more)
+            pieces.append(Piece(tokens[row, :more].tolist(), before[row], blocks, more))
             copies += copied
         graph.pool.copy(copies)
-        return graph.read(pieces).view(len(rows), more, -1)
+        return graph.read(pieces)
 
 
 @torch.inference_mode()
