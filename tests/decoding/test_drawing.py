@@ -8,7 +8,7 @@ from transformers import TopPLogitsWarper
 from slalom.api import SteerableModel
 from slalom.backbone.rollout import Limits, rollout
 from slalom.constraints.classifier import Classifier
-from slalom.decoding.drawing import HEAD, Drawing, nucleus
+from slalom.decoding.drawing import HEADS, Drawing, nucleus
 from slalom.decoding.randomness import Rng
 
 SEEDS = 20_000
@@ -35,12 +35,13 @@ def test_the_nucleus_is_the_fewest_tokens_that_suffice() -> None:
 
 def test_the_nucleus_is_that_of_transformers_whether_few_tokens_suffice_or_not() -> None:
     generator = torch.Generator().manual_seed(0)
-    sharp, flat = torch.randn(3, 5000, generator=generator) * 4, torch.randn(3, 5000, generator=generator) * 0.1
-    scores = torch.cat([sharp, flat])
+    scores = torch.cat([spread * torch.randn(3, 5000, generator=generator) for spread in (4, 2, 0.1)])
     expected = TopPLogitsWarper(0.9)(None, scores)
-    assert (expected[:3].isfinite().sum(-1) < HEAD).all()
-    assert (expected[3:].isfinite().sum(-1) > HEAD).all()
-    assert nucleus(scores, torch.full((6,), 0.9)).equal(expected)
+    few, more, most = expected.isfinite().sum(-1).split(3)
+    assert (few < HEADS[0]).all()
+    assert ((more > HEADS[0]) & (more < HEADS[-1])).all()
+    assert (most > HEADS[-1]).all()
+    assert nucleus(scores, torch.full((9,), 0.9)).equal(expected)
 
 
 def test_nothing_outside_the_nucleus_is_ever_drawn() -> None:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 from transformers import TopPLogitsWarper
 
+from slalom.backbone.rollout import highest
 from slalom.decoding.randomness import Rng
 
-HEAD = 1024  # tokens among which a nucleus is looked for first
+HEADS = (256, 2048)  # tokens among which a nucleus is looked for, before all are sorted
 
 
 class Drawing(NamedTuple):
@@ -56,12 +57,14 @@ def nucleus(scores: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     return scores
 
 
-def _nucleus(scores: torch.Tensor, share: float) -> torch.Tensor:
+def _nucleus(scores: torch.Tensor, share: float, heads: tuple[int, ...] = HEADS) -> torch.Tensor:
     """The same for one share, found among the likeliest tokens where these suffice: to sort all takes longer."""
-    head = scores.topk(min(HEAD, scores.shape[1]))
-    probabilities = (head.values - scores.logsumexp(-1, keepdim=True)).exp()
+    if not heads:
+        return TopPLogitsWarper(share)(None, scores)
+    values, tokens = highest(scores, min(heads[0], scores.shape[1]))
+    probabilities = (values - scores.logsumexp(-1, keepdim=True)).exp()
     reached = probabilities.cumsum(-1)
-    kept = head.values.masked_fill(reached - probabilities >= share, -torch.inf)
-    inside = torch.full_like(scores, -torch.inf).scatter(-1, head.indices, kept)
+    kept = values.masked_fill(reached - probabilities >= share, -torch.inf)
+    inside = torch.full_like(scores, -torch.inf).scatter(-1, tokens, kept)
     rest = (reached[:, -1] < share).nonzero()[:, 0]
-    return inside.index_copy(0, rest, TopPLogitsWarper(share)(None, scores[rest])) if len(rest) else inside
+    return inside.index_copy(0, rest, _nucleus(scores[rest], share, heads[1:])) if len(rest) else inside
