@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ from slalom.types import Tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+T = TypeVar("T")
 Rows = TypeVar("Rows", torch.Tensor, list[int] | torch.Tensor)
 
 
@@ -141,6 +143,9 @@ class Engine(Protocol):
         Each has so many tokens [B]; what stands after them is anything.
         """
 
+    def side_by_side(self, tasks: list[Callable[[], T]]) -> list[T]:
+        """What each task returns: one after the other, or at once if their rollouts can then share passes."""
+
 
 class TransformersEngine:
     """The reference engine: the unmodified Hugging Face model, eager."""
@@ -181,6 +186,10 @@ class TransformersEngine:
             logits_to_keep=tokens.shape[1] + 1,
         )
         return out.logits[:, :-1].float().log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+
+    def side_by_side(self, tasks: list[Callable[[], T]]) -> list[T]:
+        """One after the other."""
+        return [task() for task in tasks]
 
 
 class _TransformersPass:

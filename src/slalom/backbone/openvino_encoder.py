@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,16 +51,20 @@ class OpenVINOEncoder:
     """A compiled encoder that any thread may call."""
 
     def __init__(self, compiled: ov.CompiledModel) -> None:
-        self.compiled, self.own = compiled, threading.local()
+        self.compiled, self._idle = compiled, list[ov.InferRequest]()
 
     def __call__(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The outputs [B, k] of inputs [B, m], in a request of this thread's own."""
-        if not hasattr(self.own, "request"):
-            self.own.request = self.compiled.create_infer_request()
+        """The outputs [B, k] of inputs [B, m], by a request that nobody uses at the moment."""
         missing = -next(iter(inputs.values())).shape[1] % PADDED_TO
         padded = {name: nn.functional.pad(tensor, (0, missing)).numpy() for name, tensor in inputs.items()}
-        self.own.request.infer(padded)
-        return torch.from_numpy(np.array(self.own.request.get_output_tensor(0).data))
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self.compiled.create_infer_request()
+        request.infer(padded)
+        outputs = torch.from_numpy(np.array(request.get_output_tensor(0).data))
+        self._idle.append(request)
+        return outputs
 
 
 def prepare(model: nn.Module | str, encode: Encode, example: dict[str, torch.Tensor]) -> OpenVINOEncoder | None:

@@ -8,12 +8,13 @@ import hashlib
 import importlib.metadata
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
-from slalom.backbone import cache, openvino_pass, progress
+from slalom.backbone import cache, openvino_pass, openvino_sharing, progress
 from slalom.backbone.engine import Memory, Pass, Prefix
 from slalom.backbone.engines import FAILURES
 from slalom.backbone.openvino_graph import compiled
@@ -24,6 +25,8 @@ from slalom.types import Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+T = TypeVar("T")
 
 LAYOUT = 3  # of a converted model's folder
 
@@ -70,6 +73,10 @@ class OpenVINOEngine:
     def log_probs(self, prompts: Tokens, tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """All positions of a text in one pass."""
         return openvino_pass.log_probs(self.graph, prompts, tokens, lengths)
+
+    def side_by_side(self, tasks: list[Callable[[], T]]) -> list[T]:
+        """At once, each in a thread of its own: their rollouts share passes."""
+        return openvino_sharing.side_by_side(self.graph, tasks)
 
 
 @torch.inference_mode()

@@ -45,6 +45,7 @@ class Graph:
         self.pool = Pool(self._request, [port for port in compiled.inputs if "_cache." in port.any_name])
         self._filling = self.pool.take()
         self.known: OrderedDict[tuple[int, ...], Block] = OrderedDict()
+        self.own = threading.local()  # of a thread whose rollouts share passes with others': its way to `read` together
 
     def read(self, pieces: list[Piece]) -> torch.Tensor:
         """The logits [w, V] after the wanted tokens of each piece, one piece after the other."""
@@ -67,6 +68,12 @@ class Graph:
         self._request.infer(inputs)
         logits = torch.from_numpy(np.array(self._request.get_output_tensor(0).data))
         return logits.view(len(places), -1)
+
+    def read_all(self, pieces: list[Piece]) -> torch.Tensor:
+        """The same for any number of pieces of a rollout, in as many passes as that takes."""
+        with self.turn:
+            read = [self.read(pieces[start : start + TOGETHER]) for start in range(0, len(pieces), TOGETHER)]
+        return read[0] if len(read) == 1 else torch.cat(read)
 
     def keep(self, tokens: tuple[int, ...], block: Block) -> None:
         """Remember the block that ends with these tokens of a prompt, and forget the one asked for longest ago."""
@@ -154,9 +161,8 @@ class OpenVINOPass:
         pasts = {row: self.firsts[row] + step for row in listed}
         with self.graph.turn:
             self._make_room(pasts)
-            pieces = {row: Piece([ids[row]], past, self.tables[row]) for row, past in pasts.items()}
-            read = [self.graph.read([pieces[row] for row in some]) for some in _parts(listed, TOGETHER)]
-        return read[0] if len(read) == 1 else torch.cat(read)
+        read = getattr(self.graph.own, "read", self.graph.read_all)
+        return read([Piece([ids[row]], past, self.tables[row]) for row, past in pasts.items()])
 
     def _make_room(self, pasts: dict[int, int]) -> None:
         """A block for each row's next token, if it has none of its own."""

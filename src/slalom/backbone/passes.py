@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -13,6 +14,12 @@ class Passes:
     """Rows times positions of continuations whose logits were computed; prompts and gradients come on top."""
 
     count: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, count: int) -> None:
+        """So many more; threads that share passes may say so at once."""
+        with self._lock:
+            self.count += count
 
 
 _OPEN: ContextVar[Passes | None] = ContextVar("passes", default=None)
@@ -20,7 +27,7 @@ _OPEN: ContextVar[Passes | None] = ContextVar("passes", default=None)
 
 @contextmanager
 def counted_passes() -> Iterator[Passes]:
-    """While open, this thread's passes are counted."""
+    """While open, the passes of this thread, and of those it starts to share them, are counted."""
     passes = Passes()
     before = _OPEN.set(passes)
     try:
@@ -32,4 +39,4 @@ def counted_passes() -> Iterator[Passes]:
 def count_passes(rows: int, positions: int = 1) -> None:
     """Say that so many rows were read at so many positions."""
     if (passes := _OPEN.get()) is not None:
-        passes.count += rows * positions
+        passes.add(rows * positions)

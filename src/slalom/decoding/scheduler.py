@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import deque
@@ -209,18 +210,24 @@ class Scheduler:
         finished: list[Finished] = []
         reports: list[RowReport] = []
         going: list[_Batch] = []
-        for batch in _with_newcomers(self._batches, self._admitted(finished)):
-            for part, latest in _advanced(batch, finished):
-                rows = zip(part.rows, latest, part.drafts, part.proposed, strict=True)
-                reports += [row.note(seen, drafts, proposed) for row, seen, drafts, proposed in rows]
-                left = [number for number, row in enumerate(part.rows) if not row.done]
-                finished += [end for row in part.rows if row.done and (end := self._ended(row)) is not None]
-                going += [part.select(left)] if left else []
+        for part, latest in self._advanced(_with_newcomers(self._batches, self._admitted(finished)), finished):
+            rows = zip(part.rows, latest, part.drafts, part.proposed, strict=True)
+            reports += [row.note(seen, drafts, proposed) for row, seen, drafts, proposed in rows]
+            left = [number for number, row in enumerate(part.rows) if not row.done]
+            finished += [end for row in part.rows if row.done and (end := self._ended(row)) is not None]
+            going += [part.select(left)] if left else []
         self._batches = _merged(going)
         if reports:
             for callback in self.callbacks:
                 callback(reports)
         return sorted(finished, key=lambda end: end.ticket)
+
+    def _advanced(self, batches: list[_Batch], finished: list[Finished]) -> list[tuple[_Batch, list[Seen]]]:
+        """All batches with their next drafts. Those of samplers that mix share the LM's passes where it can do that."""
+        tasks = [functools.partial(_advanced, batch, finished) for batch in batches if batch.sampler.mixes]
+        mixing = self.lm.engine.side_by_side(tasks)
+        others = [_advanced(batch, finished) for batch in batches if not batch.sampler.mixes]
+        return [pair for pairs in [*mixing, *others] for pair in pairs]
 
     def _admitted(self, finished: list[Finished]) -> list[_Batch]:
         """The waiting rows there is room for, in the order they came, as batches that have not begun."""
