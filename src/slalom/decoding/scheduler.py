@@ -224,8 +224,9 @@ class Scheduler:
 
     def _advanced(self, batches: list[_Batch], finished: list[Finished]) -> list[tuple[_Batch, list[Seen]]]:
         """All batches with their next drafts. Those of samplers that mix share the LM's passes where it can do that."""
-        tasks = [functools.partial(_advanced, batch, finished) for batch in batches if batch.sampler.mixes]
-        mixing = self.lm.engine.side_by_side(tasks)
+        mixing = self.lm.engine.side_by_side(
+            [functools.partial(_advanced, batch, finished) for batch in batches if batch.sampler.mixes]
+        )
         others = [_advanced(batch, finished) for batch in batches if not batch.sampler.mixes]
         return [pair for pairs in [*mixing, *others] for pair in pairs]
 
