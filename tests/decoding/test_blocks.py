@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slalom.api import SteerableModel
-from slalom.backbone.rollout import Limits
+from slalom.backbone.rollout import Limits, rollout
 from slalom.constraints import EndsWithSentence, Keywords, Length, Regex
 from slalom.constraints.classifier import Classifier
 from slalom.constraints.constraint import Constraint
@@ -46,10 +46,10 @@ def text_of(lm: SteerableModel, request: Request) -> str:
 
 
 def test_a_text_that_nothing_steers_is_the_lms_own_however_it_is_cut_into_blocks(lm: SteerableModel) -> None:
-    """The repetition penalty, too, sees all of the text so far."""
-    request = request_of(lm, ANYTHING, sampler=Climb(width=1))
+    """The repetition penalty, too, sees all of the text so far. In free length, where line breaks are always allowed."""
+    request = request_of(lm, ANYTHING, sampler=Climb(width=1), free=True)
     assert is_long(request)
-    assert text_of(lm, request) == unsteered(lm, ["the food was"], 60).draft.texts[0]
+    assert text_of(lm, request) == unsteered(lm, ["the food was"], 60, free=True).draft.texts[0]
 
 
 def test_the_whole_has_the_asked_length_and_is_judged_as_a_whole(lm: SteerableModel, good: Classifier) -> None:
@@ -162,3 +162,30 @@ def test_all_words_stand_somewhere_in_a_long_text(lm: SteerableModel) -> None:
     (end,) = decode(lm, [request_of(lm, wish, 60, steps=40)])
     assert end.best is not None
     assert end.best.verdict.satisfied
+
+
+def test_only_a_later_block_of_a_text_may_begin_a_paragraph(lm: SteerableModel) -> None:
+    request = request_of(lm, ANYTHING)
+    first = next_block(request, [])
+    assert first is not None
+    later = next_block(request, [block_of(lm, request.prompt, " good and warm.")])
+    assert later is not None
+    assert not first.limits.line_breaks
+    assert later.limits.line_breaks
+
+
+def test_line_breaks_are_written_where_they_are_allowed_and_the_end_of_text_is_not(lm: SteerableModel) -> None:
+    vocabulary = lm.vocabulary
+    breaks = vocabulary.newline.nonzero()[:, 0]
+    ends = torch.tensor(vocabulary.eos)
+    push = torch.zeros(vocabulary.size)
+    push[breaks] = 100.0
+    push[ends] = 200.0
+
+    def pushed(*, line_breaks: bool) -> torch.Tensor:
+        read = lm.read([lm.encode("the food was", 6)])
+        limits = Limits(6, repetition_penalty=1.0, line_breaks=line_breaks)
+        return rollout(lm, read, torch.tensor([0]), limits, draw=lambda at, rows, scores: scores + push).draft.tokens
+
+    assert torch.isin(pushed(line_breaks=True), breaks).all()
+    assert not torch.isin(pushed(line_breaks=False), torch.cat([breaks, ends])).any()

@@ -103,6 +103,7 @@ class Limits(NamedTuple):
     stops: tuple[str, ...] = ()  # a text ends before the first of these
     whole: bool = False  # a text that reaches the length ends after its last whole sentence
     sentence_from: int | None = None  # a text of so many tokens or more ends with the sentence it is in
+    line_breaks: bool = False  # they are allowed in fixed length too
 
 
 class Resumed(NamedTuple):
@@ -271,6 +272,13 @@ def _before(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return tokens.gather(1, (places - 1).clamp(0, tokens.shape[1] - 1)[:, None])[:, 0]
 
 
+def _banned(vocabulary: Vocabulary, limits: Limits) -> torch.Tensor:
+    """What may not be written under these limits: bool [V]."""
+    if limits.free:
+        return vocabulary.banned_free
+    return vocabulary.special if limits.line_breaks else vocabulary.banned_fixed
+
+
 class _Rules(NamedTuple):
     """What each row may write."""
 
@@ -284,14 +292,14 @@ class _Rules(NamedTuple):
 
     @staticmethod
     def of(vocabulary: Vocabulary, limits: list[Limits], prompts: list[Prompt]) -> _Rules:
-        fixed, free = vocabulary.banned_fixed, vocabulary.banned_free
         never = vocabulary.never_candidates
+        banned = [_banned(vocabulary, one) for one in limits]
         return _Rules(
             limits,
             prompts,
-            _stacked([free if one.free else fixed for one in limits], fixed),
+            _stacked(banned, vocabulary.banned_fixed),
             _stacked([never if one.forbidden is None else never | one.forbidden.tokens for one in limits], never),
-            _padded([list(prompt.begun_ids) for prompt in prompts], fixed.device),
+            _padded([list(prompt.begun_ids) for prompt in prompts], never.device),
             limits[0].repetition_penalty if len({one.repetition_penalty for one in limits}) == 1 else None,
             any(one.sentence_from is not None for one in limits),
         )

@@ -46,6 +46,8 @@ def next_block(request: Request, written: list[Draft]) -> Request | None:
             stops=(),
             whole=request.limits.whole or not last,
             sentence_from=None if last else SENTENCE_FROM,
+            # An LM that would end its text, and may not, begins a paragraph then instead of filling up with hashtags.
+            line_breaks=bool(written),
         ),
     )
 
