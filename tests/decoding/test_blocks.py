@@ -46,7 +46,7 @@ def text_of(lm: SteerableModel, request: Request) -> str:
 
 
 def test_a_text_that_nothing_steers_is_the_lms_own_however_it_is_cut_into_blocks(lm: SteerableModel) -> None:
-    """The repetition penalty, too, sees all of the text so far. In free length, where line breaks are always allowed."""
+    """The repetition penalty, too, sees all of the text so far. Free length, where line breaks are always allowed."""
     request = request_of(lm, ANYTHING, sampler=Climb(width=1), free=True)
     assert is_long(request)
     assert text_of(lm, request) == unsteered(lm, ["the food was"], 60, free=True).draft.texts[0]
