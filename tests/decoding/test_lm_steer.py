@@ -154,6 +154,7 @@ def test_another_engine_is_left_for_torch_and_kept(llama: SteerableModel, good: 
     class Other:
         name = "other"
         prefill, start = llama.engine.prefill, llama.engine.start
+        side_by_side = llama.engine.side_by_side
 
     lm = copy.copy(llama)
     lm.engine = Other()  # type: ignore[assignment]

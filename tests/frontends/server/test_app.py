@@ -368,7 +368,10 @@ def test_a_text_that_cannot_be_read_fails_its_own_request_alone(
         begun.set()
         bad, good = (one.result() for one in asked)
     assert bad.status_code == 500
-    assert good.json()["choices"] == expected
+    ((found,), (wanted,)) = good.json()["choices"], expected
+    perplexity = wanted["slalom"].pop("perplexity")  # beside another prompt a CPU may round it otherwise
+    assert found["slalom"].pop("perplexity") == pytest.approx(perplexity, rel=1e-4)
+    assert found == wanted
 
 
 def test_half_a_character_is_no_text(client: TestClient) -> None:
