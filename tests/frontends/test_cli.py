@@ -18,6 +18,8 @@ from slalom.constraints.constraint import Constraint
 from slalom.decoding import Climb
 from slalom.errors import SlalomError
 from slalom.frontends.cli import app
+from slalom.frontends.options import PANEL_OF, PANELS
+from slalom.frontends.specs import GenerateSpec
 from tests.conftest import tiny_classifier, tiny_lm
 
 FIELDS = {"prompt", "text", "constraints", "satisfied", "perplexity", "steps", "seed", "seconds"}
@@ -264,3 +266,10 @@ def test_a_steer_is_trained_and_used(folder: Path, tmp_path: Path) -> None:
     assert run(*words, "--steps", "5").stdout.startswith("bad texts: ")
     steered = run("generate", "we", *wish(folder), "--sampler", "lm-steer", "--knob", f"steer={out}", "--json")
     assert json.loads(steered.stdout)["sampler"] == "lm-steer"
+
+
+def test_the_help_lists_every_field_of_a_text_below_the_heading_it_belongs_to() -> None:
+    assert set(PANEL_OF) == set(GenerateSpec.model_fields) - {"prompts", "chat"}
+    shown = run("generate", "--help").stdout
+    places = [shown.index(heading) for heading in ("Options", *PANELS)]
+    assert places == sorted(places)

@@ -12,6 +12,7 @@ import typer
 from pydantic import BaseModel
 
 from slalom.errors import SlalomError
+from slalom.frontends.specs import DETAILS, WISHES, LoadSpec
 
 # Fields that are typed in another way than `--name VALUE`: the flags, and the type on the command line.
 TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
@@ -23,7 +24,19 @@ TYPED: dict[str, tuple[tuple[str, ...], Any]] = {
     "shipped": (("--shipped/--no-shipped",), bool),
 }
 COMMA_SEPARATED = ("keywords", "avoid")
-TELL_AS = Annotated[str | None, typer.Option(help="The sentence to tell it, 'Write a gloomy story.' say.")]
+
+# Headings of `--help`, and the fields below each.
+PANELS: dict[str, tuple[str, ...]] = {
+    "What the text should be like": (*WISHES, *DETAILS),
+    "How it is steered": ("tell", "sampler", "preset", "strength", "steps", "until", "select", "knobs"),
+    "How it is written": ("length", "samples", "seed", "free", "stop", "temperature", "top_p", "repetition_penalty"),
+    "The model": tuple(LoadSpec.model_fields),
+}
+PANEL_OF = {field: panel for panel, fields in PANELS.items() for field in fields}
+TELL_AS = Annotated[
+    str | None,
+    typer.Option(help="The sentence to tell it, 'Write a gloomy story.' say.", rich_help_panel=PANEL_OF["tell"]),
+]
 
 
 def takes(model: type[BaseModel], *, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Any]:
@@ -57,7 +70,9 @@ def _option(name: str, model: type[BaseModel]) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     flags, kind = TYPED[name] if name in TYPED else ((flag,), _kind(name, field.annotation))
     text = field.description or ""
-    said = typer.Option(*flags, help=text[:1].upper() + text[1:] + ".", show_default=False)
+    said = typer.Option(
+        *flags, help=text[:1].upper() + text[1:] + ".", show_default=False, rich_help_panel=PANEL_OF.get(name)
+    )
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
