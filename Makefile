@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Two processes of one thread each: threads of both would wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 .PHONY: demo test test-other-precision lint format clean
 
@@ -9,13 +11,14 @@ demo: $(VENV)/.installed
 	$(BIN)/slalom generate "The pizza" --sentiment negative --compare
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(PYTEST)
 
-# The real models in the precision that is not this CPU's own: it is somebody else's default.
+# The real models in the precision that is not this CPU's own: it is somebody else's default. (The examples say nothing
+# of precision.)
 test-other-precision: $(VENV)/.installed-dev
 	SLALOM_DTYPE=$$($(BIN)/slalom doctor --json | $(BIN)/python -c \
 	  "import json, sys; print({'float32': 'bfloat16'}.get(json.load(sys.stdin)['precision'], 'float32'))") \
-	  $(BIN)/python -m pytest -m real
+	  $(PYTEST) -m real --ignore tests/test_examples.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--length", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engine", default="torch", help="torch or openvino")
+    parser.add_argument("--engine", default="auto", help="auto, torch or openvino")
     parser.add_argument("--quick", action="store_true", help="one prompt and few drafts, to see that it runs")
     args = parser.parse_args()
     topics = [json.loads(line) for line in args.topics.read_text().splitlines()] if args.topics else TOPICS

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="the wishes with this in their name")
-    parser.add_argument("--engine", default="torch", help="torch or openvino")
+    parser.add_argument("--engine", default="auto", help="auto, torch or openvino")
     parser.add_argument("--quick", action="store_true", help="one prompt, one wish and few drafts, to see that it runs")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

@@ -139,6 +139,11 @@ def tiny_classifier(
     return BertForSequenceClassification(config).double().eval(), tokenizer
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that no process is left with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("real") is None)
+
+
 @pytest.fixture(scope="session", params=[torch.float32, torch.bfloat16], ids=str)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     """Both precisions that are somebody's default, whatever this CPU's is."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CONTEXT = 4  # tokens decoded before those of interest: they settle a leading space and a character cut into bytes
 BLOCK = 16  # tokens decoded after the same context: a larger block decodes longer prefixes, a smaller one more contexts
 
+LINE_BREAK = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+
 _TEXT_READERS: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
 
 
@@ -147,6 +149,10 @@ class Vocabulary:
             known = self.decode(listed)
         return known + [""] * (self.size - len(known))
 
+    def make_tables(self) -> None:
+        """Make what every rollout asks for, while an engine may still be getting ready."""
+        _ = self.never_candidates, self.banned_fixed
+
     @cached_property
     def special(self) -> torch.Tensor:
         """bool [V]: control tokens, and rows of the table no token uses."""
@@ -175,8 +181,7 @@ class Vocabulary:
     @cached_property
     def newline(self) -> torch.Tensor:
         """bool [V]: tokens with a line break in them."""
-        broken = [any(mark in text for mark in "\n\r\v\f\x85\u2028\u2029") for text in self.texts]
-        return torch.tensor(broken, device=self.device)
+        return torch.tensor([LINE_BREAK.search(text) is not None for text in self.texts], device=self.device)
 
     @cached_property
     def incomplete(self) -> torch.Tensor:

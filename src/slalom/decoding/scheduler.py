@@ -180,6 +180,7 @@ class Scheduler:
         self._waiting: deque[_Row] = deque()
         self._batches: list[_Batch] = []
         self._forbidden: WeakKeyDictionary[Constraint, Forbidden | None] = WeakKeyDictionary()
+        lm.vocabulary.make_tables()
 
     def add(self, request: Request) -> int:
         """Take a request in; its ticket. A wish that this LM cannot fulfil is refused with a SlalomError."""
