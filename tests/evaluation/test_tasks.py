@@ -89,8 +89,10 @@ def test_an_unknown_task_preset_or_constraint_is_refused(own: Path) -> None:
         load_task(str(own)).size("huge")
     with pytest.raises(SlalomError, match="unknown kind of constraint 'joy'"):
         constraint_of([{"kind": "joy"}])
-    with pytest.raises(SlalomError, match="the constraint keywords cannot be made from"):
+    with pytest.raises(SlalomError, match="no constraint can be made from .*colour"):
         constraint_of([{"kind": "keywords", "colour": "red"}])
+    with pytest.raises(SlalomError, match="no constraint can be made from .*words"):
+        constraint_of([{"kind": "keywords", "words": 3}])
 
 
 def test_only_a_task_with_a_prefix_takes_one() -> None:

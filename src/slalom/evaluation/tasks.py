@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import operator
 import tomllib
@@ -198,7 +199,14 @@ def constraint_of(parts: list[Part]) -> Constraint:
     return functools.reduce(operator.add, map(_weighted, parts))
 
 
-def _weighted(part: Part) -> Constraint:
+def check_parts(parts: list[Part]) -> None:
+    """Refuse constraints that nobody knows, and arguments they do not take; nothing is loaded."""
+    for part in parts:
+        _class_of(part)
+
+
+def _class_of(part: Part) -> tuple[type[Constraint], dict[str, Any]]:
+    """The constraint's class, and the arguments for it."""
     from slalom.constraints import CONSTRAINTS
 
     arguments = {name: value for name, value in part.items() if name not in ("kind", "weight")}
@@ -206,7 +214,20 @@ def _weighted(part: Part) -> Constraint:
     if kind not in CONSTRAINTS:
         raise SlalomError(f"unknown kind of constraint {kind!r}; choose from {', '.join(CONSTRAINTS)}")
     try:
-        constraint = CONSTRAINTS[kind](**arguments)
+        inspect.signature(CONSTRAINTS[kind]).bind(**arguments)
     except TypeError as error:
-        raise SlalomError(f"the constraint {kind} cannot be made from {arguments} ({error})") from None
+        raise _cannot_be_made(part, error) from None
+    return CONSTRAINTS[kind], arguments
+
+
+def _weighted(part: Part) -> Constraint:
+    made, arguments = _class_of(part)
+    try:
+        constraint = made(**arguments)
+    except TypeError as error:
+        raise _cannot_be_made(part, error) from None
     return constraint if part.get("weight", 1) == 1 else part["weight"] * constraint
+
+
+def _cannot_be_made(part: Part, error: TypeError) -> SlalomError:
+    return SlalomError(f"no constraint can be made from {part} ({error})")

@@ -10,7 +10,7 @@ from slalom.errors import SlalomError
 from slalom.evaluation.cells import parse_samplers, task_cells
 from slalom.evaluation.run_folder import RunSettings
 from slalom.evaluation.studies import STUDIES, study_cells
-from slalom.evaluation.tasks import Task, load_task
+from slalom.evaluation.tasks import Task, check_parts, load_task
 
 
 class TypedRun(BaseModel):
@@ -51,6 +51,8 @@ def checked(typed: TypedRun) -> CheckedRun:
         cells, tasks = study_cells(study, parse_samplers(typed.samplers, STUDIES[study].samplers), name)
     else:
         tasks = [load_task(task) for task in dict.fromkeys(typed.tasks)]
+        for wish in (wish for task in tasks for wish in task.wishes):
+            check_parts(wish.parts)
         cells = task_cells(tasks, parse_samplers(typed.samplers or "climb"), factors(typed.strengths), (typed.prefix,))
     settings = RunSettings(tuple(cells), typed.preset, name, engine, typed.seed, typed.judges, typed.both, study)
     return CheckedRun(settings, tasks)
