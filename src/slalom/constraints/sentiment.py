@@ -1,4 +1,4 @@
-"""Positive or negative: the shipped sentiment classifier as a constraint."""
+"""Positive, neutral or negative: the shipped sentiment classifier as a constraint."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def presets() -> Rows:
             "for": task,
             "steps": one.steps,
             "until": one.stop.degree if one.stop else None,
-            "choice": one.choice,
+            "select": one.choice,
             "temperature": one.temperature,
             "top_p": one.top_p,
             "knobs": _knobs_text(asdict(one.sampler)),

@@ -74,12 +74,12 @@ class TextSpec(BaseModel):
     )
     sampler: str = Field("climb", description="the method that steers (default climb); see slalom ls samplers")
     preset: str = Field(
-        "default", description="settings to start from: default, thorough or paper; see slalom ls presets"
+        "default", description="settings to start from: default or thorough; other samplers' own: slalom ls presets"
     )
     strength: float | None = Field(
-        None, ge=0, description="how hard to pull: a factor on the bias weight; for lm-steer, 5 say"
+        None, ge=0, description="how hard to pull: a factor, 1 unless said; for lm-steer the strength itself, 5 say"
     )
-    steps: int | None = Field(None, ge=1, description="drafts per text at the most, the unsteered one included")
+    steps: int | None = Field(None, ge=1, description="drafts per text at the most; a step that was begun is finished")
     length: int | None = Field(None, ge=1, description="new tokens per text: 20, in a chat 128")
     free: bool = Field(False, description="let a text end before that where the model ends it")
     stop: list[str] = Field([], description="a string that a text ends before; may be repeated")
