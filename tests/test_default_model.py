@@ -167,7 +167,9 @@ def test_every_shipped_classifier_has_a_card_with_measured_accuracy() -> None:
 def test_the_shipped_steer_goes_both_ways(default_lm: slalom.SteerableModel) -> None:
     odds = {}
     for label in ("positive", "negative"):
-        rows = default_lm.steer(["The food", "The movie"], slalom.Sentiment(label), sampler="lm-steer", samples=6, length=12).rows
+        rows = default_lm.steer(
+            ["The food", "The movie"], slalom.Sentiment(label), sampler="lm-steer", samples=6, length=12
+        ).rows
         odds[label] = sum(row.constraints[0].probability or 0.0 for row in rows) / len(rows)
     assert min(odds.values()) > 0.6
 

@@ -455,7 +455,7 @@ def _best(finished: Finished) -> Seen:
 
 
 def _text(finished: Finished, perplexity: float, own: Draft | None) -> Text:
-    draft, verdict = _best(finished)
+    draft, verdict, _ = _best(finished)
     request = finished.request
     prompt = request.prompt
     return Text(

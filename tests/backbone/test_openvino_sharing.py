@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -127,3 +130,50 @@ def test_requests_of_different_samplers_share_passes_and_have_the_texts_they_get
     passes.clear()
     assert texts(requests) == alone
     assert len(passes) < 0.7 * apart
+
+
+def test_a_pass_that_failed_for_several_is_tried_again_by_each_alone(
+    lm: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, failures = Graph.read, list[int]()
+
+    def broken_once(graph: Graph, pieces: list[Piece]) -> torch.Tensor:
+        if len(pieces) > 1 and not failures:
+            failures.append(len(pieces))
+            raise RuntimeError("no memory")
+        return read(graph, pieces)
+
+    wish, scheduler = Keywords(["river"]), Scheduler(lm)
+    for prompt, sampler in zip(PROMPTS, ("climb", "none", "dab"), strict=True):
+        scheduler.add(lm.requests(prompt, wish, length=6, sampler=sampler, steps=2, tell=False)[0])
+    monkeypatch.setattr(Graph, "read", broken_once)
+    ends = []
+    while scheduler.busy:
+        ends += scheduler.step()
+    assert failures
+    assert [end.error for end in ends] == [None] * 3
+
+
+def test_nobody_waits_for_a_thread_that_cannot_be_started(lm: SteerableModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, started = ThreadPoolExecutor.submit, list[int]()
+
+    def limited(pool: ThreadPoolExecutor, *given: Any) -> Any:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(1)
+        return submit(pool, *given)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", limited)
+    tasks = [functools.partial(written, lm, prompt, 5) for prompt in PROMPTS]
+    raised: list[str] = []
+
+    def attempt() -> None:
+        try:
+            lm.engine.side_by_side(tasks)
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert raised == ["can't start new thread"]

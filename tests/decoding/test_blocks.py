@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -189,3 +191,81 @@ def test_line_breaks_are_written_where_they_are_allowed_and_the_end_of_text_is_n
 
     assert torch.isin(pushed(line_breaks=True), breaks).all()
     assert not torch.isin(pushed(line_breaks=False), torch.cat([breaks, ends])).any()
+
+
+def test_a_whole_text_that_runs_into_its_length_ends_with_its_last_whole_sentence(llama: SteerableModel) -> None:
+    first, last = (llama.vocabulary.pieces(text) for text in (" good. We liked it.", " and the"))
+    request = request_of(llama, ANYTHING, len(first) + len(last), whole=True)
+    blocks = [block_of(llama, request.prompt, " good. We liked it.")]
+    blocks.append(block_of(llama, request.prompt, " and the"))
+    assert joined(request, blocks).texts == [" good. We liked it."]
+    free = request._replace(limits=request.limits._replace(whole=False))
+    assert joined(free, blocks).texts == [" good. We liked it. and the"]
+
+
+def test_a_character_of_two_blocks_stands_in_the_whole_text(llama: SteerableModel) -> None:
+    request = request_of(llama, ANYTHING, 40)
+    tokens = llama.vocabulary.pieces(" good \U0001f600!")
+    whole = llama.vocabulary.continuations([request.prompt], [tokens])[0]
+    inside = next(
+        cut
+        for cut in range(1, len(tokens))
+        if "\ufffd" in llama.vocabulary.continuations([request.prompt], [tokens[:cut]])[0]
+    )
+
+    def block(prompt: Prompt, some: list[int]) -> Draft:
+        row = torch.tensor([some])
+        return llama.draft([prompt], row, torch.tensor([len(some)]), torch.zeros(row.shape))
+
+    first = block(request.prompt, tokens[:inside])
+    following = next_block(request, [first])
+    assert following is not None
+    second = block(following.prompt, tokens[inside:])
+    assert joined(request, [first, second]).texts == [whole]
+    later = next_block(request, [first, second])
+    assert later is not None
+    assert later.prompt.begun == whole
+
+
+def test_a_block_cut_inside_a_token_is_gone_on_from_after_the_whole_token(llama: SteerableModel) -> None:
+    """Its text ends before the end of its last token, which the LM goes on from all the same."""
+    request = request_of(llama, ANYTHING, 40)
+    first = block_of(llama, request.prompt, " good. We")._replace(texts=[" good."])
+    following = next_block(request, [first])
+    assert following is not None
+    assert following.prompt.begun == " good. We"
+    second = block_of(llama, following.prompt, " liked it")
+    assert joined(request, [first, second]).texts == [" good. We liked it"]
+
+
+def test_nothing_after_a_stop_string_is_written_or_judged_in_a_long_text(llama: SteerableModel) -> None:
+    own = unsteered(llama, ["the food was"], 60, free=True).draft.texts[0]
+    stop = own[10:13]
+    seen: list[str] = []
+    spy = Custom(lambda prompt, text: bool(seen.append(text)) or False, "spy")
+    request = request_of(llama, spy, 60, free=True, stops=(stop,))
+    (end,) = decode(llama, [request])
+    assert end.best is not None
+    assert any(stop in text for text in seen)
+    assert all(text.find(stop) >= len(text) - len(stop) - 8 for text in seen if stop in text)  # its token may end later
+    assert stop not in end.best.draft.texts[0]
+
+
+def test_a_long_text_that_would_be_cut_to_nothing_is_worth_nothing(llama: SteerableModel) -> None:
+    own = unsteered(llama, ["the food was"], 60, free=True).draft.texts[0]
+    request = request_of(
+        llama, Custom(lambda prompt, text: True, "anything"), 60, free=True, stops=(own[:2],), steps=12
+    )
+    assert text_of(llama, request).strip()
+
+
+def test_each_block_is_drawn_by_random_numbers_of_its_own(llama: SteerableModel) -> None:
+    request = request_of(llama, ANYTHING, 60, Climb(width=1), steps=1)
+    scheduler, keys = Scheduler(llama), dict[int, int]()
+    scheduler.add(request._replace(settings=replace(request.settings, temperature=1.0, stop=None, steps=2)))
+    while scheduler.busy:
+        scheduler.step()
+        for batch in scheduler._batches:
+            keys[len(batch.rows[0].written)] = int(batch.problem.drawing.rng.keys[0])
+    assert len(keys) >= 2
+    assert len(set(keys.values())) == len(keys)

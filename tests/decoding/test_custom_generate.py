@@ -162,3 +162,17 @@ def test_a_steering_keeps_no_model_alive(good: Classifier) -> None:
     del lm
     gc.collect()
     assert model() is None
+
+
+def test_several_prompts_of_a_long_text_have_as_many_tokens_as_were_asked_for(llama: SteerableModel) -> None:
+    """One row's blocks end sooner than the other's."""
+    wish = slalom.Keywords(["soup"])
+    prompts = [llama.tokenizer("the food was").input_ids, llama.tokenizer("an awful day in the").input_ids]
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in prompts])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
+    for length in (40, 45, 50):
+        asked = {"max_new_tokens": length, "min_new_tokens": length, "pad_token_id": 0}
+        steering = slalom.custom_generate(wish, llama.tokenizer, steps=6)
+        tokens = llama.model.generate(ids, attention_mask=mask, custom_generate=steering, **asked)
+        assert tokens.shape == (2, width + length)

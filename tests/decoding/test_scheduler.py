@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from slalom.decoding.climb import Climb
 from slalom.decoding.dab import DAB
 from slalom.decoding.none import Unsteered
 from slalom.decoding.sampler import Preset, Request, Sampler, Stop
-from slalom.decoding.scheduler import Finished, RowReport, Scheduler
+from slalom.decoding.scheduler import Finished, RowReport, Scheduler, _Batch
 from slalom.errors import SlalomError
 from slalom.types import Prompt
 from tests.helpers import decode, problem_of, unsteered
@@ -337,3 +339,53 @@ def test_rows_of_different_wishes_and_lengths_are_read_by_their_encoder_together
     expected = [(wish if isinstance(wish, Classifier) else wish.terms()[0][1]).score(draft) for wish, _ in rows]
     found = [verdict.parts[0].score for verdict in verdicts]
     assert found == pytest.approx([scores[row].item() for row, scores in enumerate(expected)], abs=1e-5)
+
+
+def test_an_engine_that_pads_gives_every_row_the_room_of_the_widest(
+    llama: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def most_at_once(pads: bool) -> int:
+        monkeypatch.setattr(llama.engine, "pads", pads)
+        scheduler = Scheduler(llama, tokens=400)
+        settings = Preset(Climb(top_k=20, looks=4, width=2), 4, None, "joint")
+        for prompt in ["the food was good " * 5, *["we"] * 12]:
+            scheduler.add(Request(llama.encode(prompt, 8), 0, Keywords(["soup"]), Limits(8), settings))
+        most = 0
+        while scheduler.busy:
+            scheduler.step()
+            most = max(most, sum(len(batch.rows) for batch in scheduler._batches))
+        return most
+
+    assert most_at_once(pads=True) < most_at_once(pads=False)
+
+
+def test_rows_that_cannot_become_one_batch_go_on_apart(
+    llama: SteerableModel, good: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = mixed(llama, good, SAMPLERS["climb"])[:2]
+    alone = [text_of(found) for request in requests for found in finished(again(Scheduler(llama), [request])).values()]
+
+    def full(self: Any, other: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(_Batch, "join", full)
+    scheduler = Scheduler(llama)
+    scheduler.add(requests[0])
+    found = {end.ticket: end for end in scheduler.step()}
+    scheduler.add(requests[1])
+    found |= finished(scheduler)
+    assert [text_of(found[ticket]) for ticket in sorted(found)] == alone
+
+
+def test_what_constraints_forbid_is_not_kept_for_ever(llama: SteerableModel) -> None:
+    scheduler = Scheduler(llama)
+    settings = Preset(Unsteered(), 1)
+    first = Avoid(["soup"])
+    gone = weakref.ref(first)
+    scheduler.cancel(scheduler.add(Request(llama.encode("we", 4), 0, first, Limits(4), settings)))
+    del first
+    for number in range(300):
+        wish = Avoid([f"rain{number}"])
+        scheduler.cancel(scheduler.add(Request(llama.encode("we", 4), 0, wish, Limits(4), settings)))
+    gc.collect()
+    assert gone() is None

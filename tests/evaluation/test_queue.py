@@ -125,3 +125,15 @@ def test_the_plan_of_the_studies_is_a_queue_that_can_be_run() -> None:
     }
     (drawn,) = entries["detox-drawn"].run.tasks
     assert drawn.size("drawn").temperature == 1.0
+
+
+def test_a_folder_that_cannot_be_read_fails_its_own_run_alone(file: Path) -> None:
+    run(file)
+    results = file.parent / "results"
+    with (results / "first" / "generations.jsonl").open("a", encoding="utf-8") as lines:
+        lines.write("{broken\n")
+    (results / "second" / "report.md").unlink()
+    said: list[str] = []
+    assert list(run(file, said)) == ["first"]
+    assert said[0].startswith("1 of 2: first, time left unknown")
+    assert (results / "second" / "report.md").exists()

@@ -254,3 +254,17 @@ def test_a_sheet_saved_with_semicolons_is_read_and_a_foreign_file_refused(tmp_pa
     more = sheet_in(tmp_path / "more", samplers=("a",))
     with pytest.raises(SlalomError, match="unknown sampler 'b'; the sheet has a"):
         summarize(read_ratings(more, key_path(more)), "b")
+
+
+def test_texts_of_one_prompt_are_drawn_by_what_was_asked_for(tmp_path: Path) -> None:
+    """Else all would be one cluster, and every interval have no width."""
+    one = results(samplers=("secret",), wishes=("words",), samples=1)
+    records = [record | {"prompt": "One day,"} for record in one.records]
+    path = tmp_path / "sheet.csv"
+    write_sheet(path, make_sheet([one._replace(records=records)], None, 0))
+    levels = iter("1553425134251")
+    fill(path, lambda line: {"sentiment": "0", "fluency": next(levels), "about_itself": "0"})
+    (row,) = summarize(read_ratings(path, key_path(path))).overall
+    fluency = row.estimates["fluency"]
+    assert fluency is not None
+    assert fluency.low < fluency.high

@@ -89,9 +89,9 @@ def test_an_unknown_task_preset_or_constraint_is_refused(own: Path) -> None:
         load_task(str(own)).size("huge")
     with pytest.raises(SlalomError, match="unknown kind of constraint 'joy'"):
         constraint_of([{"kind": "joy"}])
-    with pytest.raises(SlalomError, match="no constraint can be made from .*colour"):
+    with pytest.raises(SlalomError, match=r"no constraint can be made from .*colour"):
         constraint_of([{"kind": "keywords", "colour": "red"}])
-    with pytest.raises(SlalomError, match="no constraint can be made from .*words"):
+    with pytest.raises(SlalomError, match=r"no constraint can be made from .*words"):
         constraint_of([{"kind": "keywords", "words": 3}])
 
 

@@ -126,6 +126,7 @@ class Engine(Protocol):
     """Runs the LM. It knows nothing of constraints or bias."""
 
     name: str
+    pads: bool  # whether every row takes the room of the longest prompt and text
 
     def prefill(self, prompts: Tokens) -> Prefix:
         """Read the prompts once."""
@@ -151,6 +152,7 @@ class TransformersEngine:
     """The reference engine: the unmodified Hugging Face model, eager."""
 
     name = "torch"
+    pads = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         if model._is_stateful:

@@ -42,6 +42,7 @@ class OpenVINOEngine:
     """The converted model with its cache in blocks; compiled and warmed up beside whatever else is being loaded."""
 
     name = "openvino"
+    pads = False
 
     def __init__(self, folder: Path, settings: EngineSettings) -> None:
         self.settings = settings

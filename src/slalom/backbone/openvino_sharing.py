@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -57,9 +57,13 @@ class SharedPasses:
             yield
         finally:
             del self._graph.own.read
-            with self._changed:
-                self._threads -= 1
-                self._read_if_all_wait()
+            self.leave(1)
+
+    def leave(self, threads: int) -> None:
+        """So many of those counted will ask for nothing more."""
+        with self._changed:
+            self._threads -= threads
+            self._read_if_all_wait()
 
     def _read_if_all_wait(self) -> None:
         if not self._waiting or len(self._waiting) < self._threads:
@@ -89,6 +93,12 @@ def side_by_side(graph: Graph, tasks: list[Callable[[], T]]) -> list[T]:
         with shared.joined(), torch.inference_mode(inference), torch.set_grad_enabled(gradients):
             return task()
 
+    under_way: list[Future[T]] = []
     with ThreadPoolExecutor(len(tasks)) as pool:
-        under_way = [pool.submit(contextvars.copy_context().run, run, task) for task in tasks]
+        try:
+            for task in tasks:
+                under_way.append(pool.submit(contextvars.copy_context().run, run, task))
+        except BaseException:  # a thread cannot be started, or Ctrl-C: the others must not wait for it
+            shared.leave(len(tasks) - len(under_way))
+            raise
     return [one.result() for one in under_way]

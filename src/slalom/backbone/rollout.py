@@ -104,6 +104,7 @@ class Limits(NamedTuple):
     whole: bool = False  # a text that reaches the length ends after its last whole sentence
     sentence_from: int | None = None  # a text of so many tokens or more ends with the sentence it is in
     line_breaks: bool = False  # they are allowed in fixed length too
+    ends_with: tuple[str, ...] = ()  # a text ends with the token that completes one of these
 
 
 class Resumed(NamedTuple):
@@ -184,7 +185,7 @@ def rollout(
         out.lengths[live[ended]] = at[ended]
         out.ended[live] |= ended
         out.tokens[live, at] = chosen
-        complete = rules.end_sentence(lm.vocabulary, live, out.tokens, at)
+        complete = rules.complete(lm.vocabulary, live, out.tokens, at)
         out.lengths[live[complete]] = at[complete] + 1
 
         extras = asked[live].clamp(min=0)
@@ -288,7 +289,7 @@ class _Rules(NamedTuple):
     never: torch.Tensor  # bool [B, V], never a candidate
     begun: torch.Tensor  # [B, b], tokens of earlier blocks, filled up with -1
     penalty: float | None  # on repeated tokens, if all rows have the same
-    may_end_early: bool  # whether some row ends with a sentence
+    may_end_early: bool  # whether some row ends with a sentence, or with some string
 
     @staticmethod
     def of(vocabulary: Vocabulary, limits: list[Limits], prompts: list[Prompt]) -> _Rules:
@@ -301,7 +302,7 @@ class _Rules(NamedTuple):
             _stacked([never if one.forbidden is None else never | one.forbidden.tokens for one in limits], never),
             _padded([list(prompt.begun_ids) for prompt in prompts], never.device),
             limits[0].repetition_penalty if len({one.repetition_penalty for one in limits}) == 1 else None,
-            any(one.sentence_from is not None for one in limits),
+            any(one.sentence_from is not None or one.ends_with for one in limits),
         )
 
     def allowed(
@@ -350,23 +351,31 @@ class _Rules(NamedTuple):
                 chosen[number] = best_allowed(own, [self.prompts[row]], [before], forbidden)[0]
         return chosen
 
-    def end_sentence(
+    def complete(
         self, vocabulary: Vocabulary, rows: torch.Tensor, tokens: torch.Tensor, places: torch.Tensor
     ) -> torch.Tensor:
-        """Which of some rows [a] may end with the token at their place, since it ends a sentence: numbers of them."""
+        """Which of some rows [a] end with the token at their place, before their length: numbers of them."""
         if not self.may_end_early:
             return rows.new_empty(0)
-        whole = []
-        for number, (row, place) in enumerate(zip(rows.tolist(), places.tolist(), strict=True)):
-            least = self.limits[row].sentence_from
-            if least is None or place + 1 < least:
-                continue
-            written = tokens[row, : place + 1].tolist()
-            if SENTENCE_MARKS.isdisjoint(vocabulary.texts[written[-1]]):
-                continue
-            if ends_sentence(vocabulary.continuations([self.prompts[row]], [written])[0]):
-                whole.append(number)
-        return torch.tensor(whole, dtype=torch.long, device=rows.device)
+        written = [tokens[row, : place + 1].tolist() for row, place in zip(rows.tolist(), places.tolist(), strict=True)]
+        complete = [
+            number
+            for number, (row, own) in enumerate(zip(rows.tolist(), written, strict=True))
+            if self._ends_sentence(vocabulary, row, own) or self._ends_with_string(vocabulary, row, own)
+        ]
+        return torch.tensor(complete, dtype=torch.long, device=rows.device)
+
+    def _ends_sentence(self, vocabulary: Vocabulary, row: int, written: list[int]) -> bool:
+        least = self.limits[row].sentence_from
+        if least is None or len(written) < least or SENTENCE_MARKS.isdisjoint(vocabulary.texts[written[-1]]):
+            return False
+        return ends_sentence(vocabulary.continuations([self.prompts[row]], [written])[0])
+
+    def _ends_with_string(self, vocabulary: Vocabulary, row: int, written: list[int]) -> bool:
+        if not (strings := self.limits[row].ends_with):
+            return False
+        (text,) = vocabulary.continuations([self.prompts[row]], [written])
+        return before_stop(self.prompts[row].begun + text, strings) is not None
 
 
 def _stacked(masks: list[torch.Tensor], usual: torch.Tensor) -> torch.Tensor:

@@ -40,10 +40,11 @@ def next_block(request: Request, written: list[Draft]) -> Request | None:
         prompt=prompt,
         settings=_going_on(request.settings) if written else request.settings,
         constraint=request.constraint.remaining(prompt, blocks) or ANYTHING,
-        # A stop string may begin in one block and end in the next: they are looked for in the whole text.
+        # A stop string may begin in one block and end in the next: a block ends with it, the whole text before it.
         limits=request.limits._replace(
             length=length,
             stops=(),
+            ends_with=request.limits.stops,
             whole=request.limits.whole or not last,
             sentence_from=None if last else SENTENCE_FROM,
             # An LM that would end its text, and may not, begins a paragraph then instead of filling up with hashtags.
@@ -64,23 +65,33 @@ def _going_on(settings: Preset) -> Preset:
 
 
 def _after(prompt: Prompt, block: Draft) -> Prompt:
-    """The prompt of what follows a block."""
-    (text,), count = block.texts, int(block.lengths)
-    tokens = tuple(block.tokens[0, :count].tolist())
-    begun, whole = prompt.begun + text, prompt.text + text
+    """The prompt of what follows a block, with all that its tokens say: its text may end inside the last one."""
+    tokens = tuple(block.tokens[0, : int(block.lengths)].tolist())
+    begun_ids = prompt.begun_ids + tokens
+    begun = _text(block, prompt._replace(ids=prompt.ids[: len(prompt.ids) - len(prompt.begun_ids)]), begun_ids)
+    whole = prompt.text[: prompt.begins] + begun
     finished = whole_sentences(begun)  # characters of the continuation so far that are whole sentences
     return prompt._replace(
         text=whole,
         ids=prompt.ids + tokens,
         untold_ids=None if prompt.untold_ids is None else prompt.untold_ids + tokens,
         begun=begun,
-        begun_ids=prompt.begun_ids + tokens,
+        begun_ids=begun_ids,
         skipped=prompt.skipped if finished is None else len(whole) - len(begun) + finished,
     )
 
 
+def _text(block: Draft, prompt: Prompt, tokens: tuple[int, ...]) -> str:
+    """What tokens say after a prompt; a character may be made of tokens of two blocks."""
+    return block.vocabulary.continuations([prompt], [list(tokens)])[0]
+
+
 def joined(request: Request, blocks: list[Draft]) -> Draft:
     """The blocks as one text of the request."""
+    last = blocks[-1]
+    written = [tuple(block.tokens[0, : int(block.lengths)].tolist()) for block in blocks]
+    cut_off = len(_text(last, last.prompts[0], written[-1])) - len(last.texts[0])  # inside its last token
+    text = _text(last, request.prompt, sum(written, ()))
     kept = [int(block.lengths) for block in blocks[:-1]] + [blocks[-1].tokens.shape[1]]
     tokens, log_probs = (
         torch.cat([getattr(block, name)[:, :count] for block, count in zip(blocks, kept, strict=True)], dim=1)
@@ -91,8 +102,8 @@ def joined(request: Request, blocks: list[Draft]) -> Draft:
         [request.prompt],
         tokens,
         torch.stack([block.lengths for block in blocks]).sum(0),
-        ["".join(block.texts[0] for block in blocks)],
+        [text[: len(text) - cut_off]],
         log_probs,
         blocks[-1].ended,
     )
-    return ended_by(whole, [request.limits._replace(whole=False)])
+    return ended_by(whole, [request.limits])

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from slalom.backbone.ending import before_stop
 from slalom.backbone.telling import talks_of_task
 from slalom.constraints.constraint import Verdict
 from slalom.decoding.knobs import knob
 from slalom.types import Draft, Prompt
 
 
-def worthless(prompt: Prompt, text: str) -> bool:
-    """Whether a continuation says nothing at all, or talks about what the LM was told."""
-    return not text.strip() or talks_of_task(prompt, text)
+def worthless(prompt: Prompt, text: str, stops: tuple[str, ...] = ()) -> bool:
+    """Whether a continuation says nothing at all before any stop string, or talks about what the LM was told."""
+    return not text[: before_stop(text, stops)].strip() or talks_of_task(prompt, text)
 
 
 class Seen(NamedTuple):
@@ -23,11 +24,12 @@ class Seen(NamedTuple):
 
     draft: Draft  # of one row
     verdict: Verdict
+    stops: tuple[str, ...] = ()  # its text will be cut before any of these
 
     @property
     def worthless(self) -> bool:
         """Whether it says nothing at all, or talks about what the LM was told."""
-        return worthless(self.draft.prompts[0], self.draft.texts[0])
+        return worthless(self.draft.prompts[0], self.draft.texts[0], self.stops)
 
     @property
     def perplexity(self) -> float:

@@ -169,8 +169,8 @@ class Problem(NamedTuple):
         """Each row's own objective: [B]."""
         rows = zip(self.requests, self.judge(draft), draft.perplexity.tolist(), draft.texts, strict=True)
         values = [
-            request.settings.objective.value(verdict, perplexity, worthless(request.prompt, text))
-            for request, verdict, perplexity, text in rows
+            one.settings.objective.value(verdict, perplexity, worthless(one.prompt, text, one.limits.ends_with))
+            for one, verdict, perplexity, text in rows
         ]
         return torch.tensor(values, device=self.rows.device)
 

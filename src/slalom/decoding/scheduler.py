@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -23,6 +22,7 @@ from slalom.decoding.sampler import Problem, Request, Sampler, Stop
 from slalom.types import Draft
 
 MOST_TOKENS = 16_384  # in memory at once: prompt and text of every row, times its drafts side by side
+REMEMBERED = 256  # constraints whose forbidden words are kept at hand
 BLOCKS = 1_000_003  # RNG stream id of a text's second block; the others follow
 
 
@@ -128,7 +128,8 @@ class _Batch:
                 row.usual_perplexity = perplexity
         verdicts = self.problem.judge(draft)
         self.state = state
-        return [Seen(draft.select([row]), verdict) for row, verdict in enumerate(verdicts)]
+        own = [(number, row.block.limits, verdicts[number]) for number, row in enumerate(self.rows)]
+        return [Seen(draft.select([n]).trimmed(limits.length), verdict, limits.ends_with) for n, limits, verdict in own]
 
     @property
     def drafts(self) -> list[int]:
@@ -179,21 +180,28 @@ class Scheduler:
         self._tickets = itertools.count()
         self._waiting: deque[_Row] = deque()
         self._batches: list[_Batch] = []
-        self._forbidden: WeakKeyDictionary[Constraint, Forbidden | None] = WeakKeyDictionary()
+        self._forbidden: OrderedDict[Constraint, Forbidden | None] = OrderedDict()  # the latest ones asked for
         lm.vocabulary.make_tables()
 
     def add(self, request: Request) -> int:
         """Take a request in; its ticket. A wish that this LM cannot fulfil is refused with a SlalomError."""
         vocabulary, constraint = self.lm.vocabulary, request.constraint
-        if constraint not in self._forbidden:
-            self._forbidden[constraint] = constraint.forbids(vocabulary)
         constraint.check(vocabulary, request.limits.length)
-        request = request._replace(limits=request.limits._replace(forbidden=self._forbidden[constraint]))
+        request = request._replace(limits=request.limits._replace(forbidden=self._forbidden_by(constraint)))
         ticket = next(self._tickets)
         block = blocks.next_block(request, []) if blocks.is_long(request) else request
         assert block is not None
         self._waiting.append(_Row(ticket, request, block))
         return ticket
+
+    def _forbidden_by(self, constraint: Constraint) -> Forbidden | None:
+        """What a constraint forbids; made once for those of late."""
+        if constraint not in self._forbidden:
+            self._forbidden[constraint] = constraint.forbids(self.lm.vocabulary)
+            if len(self._forbidden) > REMEMBERED:
+                self._forbidden.popitem(last=False)
+        self._forbidden.move_to_end(constraint)
+        return self._forbidden[constraint]
 
     def cancel(self, ticket: int) -> None:
         """Forget a request, wherever it is."""
@@ -225,21 +233,33 @@ class Scheduler:
 
     def _advanced(self, batches: list[_Batch], finished: list[Finished]) -> list[tuple[_Batch, list[Seen]]]:
         """All batches with their next drafts. Those of samplers that mix share the LM's passes where it can do that."""
-        mixing = self.lm.engine.side_by_side(
-            [functools.partial(_advanced, batch, finished) for batch in batches if batch.sampler.mixes]
-        )
-        others = [_advanced(batch, finished) for batch in batches if not batch.sampler.mixes]
-        return [pair for pairs in [*mixing, *others] for pair in pairs]
+        mixing = [batch for batch in batches if batch.sampler.mixes]
+        tried = self.lm.engine.side_by_side([functools.partial(_tried, batch) for batch in mixing])
+        advanced = [
+            _advanced(batch, finished) if isinstance(latest, Exception) else [(batch, latest)]
+            for batch, latest in zip(mixing, tried, strict=True)
+        ]
+        advanced += [_advanced(batch, finished) for batch in batches if not batch.sampler.mixes]
+        return [pair for pairs in advanced for pair in pairs]
 
     def _admitted(self, finished: list[Finished]) -> list[_Batch]:
         """The waiting rows there is room for, in the order they came, as batches that have not begun."""
-        held = sum(row.cost for batch in self._batches for row in batch.rows)
+        rows = [row for batch in self._batches for row in batch.rows]
+        widest = max([batch.problem.prompts.prefix.mask.shape[1] for batch in self._batches], default=0)
         groups: dict[Any, list[_Row]] = {}
-        while self._waiting and (not held or held + self._waiting[0].cost <= self.tokens):
+        while self._waiting and (not rows or self._held([*rows, self._waiting[0]], widest) <= self.tokens):
             row = self._waiting.popleft()
-            held += row.cost
+            rows.append(row)
             groups.setdefault(_kind(row.block), []).append(row)
         return [batch for rows in groups.values() for batch in self._prepared(rows, finished)]
+
+    def _held(self, rows: list[_Row], widest: int) -> int:
+        """Tokens that all these hold; an engine that pads gives each the columns of the longest prompt and text."""
+        if not self.lm.engine.pads:
+            return sum(row.cost for row in rows)
+        prompt = max([widest, *(len(row.block.prompt.ids) for row in rows)])
+        text = max(row.block.limits.length for row in rows)
+        return (prompt + text) * sum(row.block.settings.sampler.drafts for row in rows)
 
     def _prepared(self, rows: list[_Row], finished: list[Finished]) -> list[_Batch]:
         """Rows of one kind with their prompts read. If that fails, every row is tried by itself."""
@@ -255,9 +275,9 @@ class Scheduler:
         requests = [row.block for row in rows]
         later = torch.tensor([BLOCKS + len(row.written) if row.written else 0 for row in rows])
         rng = Rng.from_seeds([request.seed for request in requests], self.lm.device)
-        folded = rng.fold(later)
-        rng = rng._replace(keys=torch.where(later.to(rng.keys.device) > 0, folded.keys, rng.keys))
-        return _Batch(requests[0].settings.sampler, rows, Problem.of(self.lm, requests), rng)
+        problem = Problem.of(self.lm, requests)
+        problem = problem.redrawn(_folded(problem.drawing.rng, later))
+        return _Batch(requests[0].settings.sampler, rows, problem, _folded(rng, later))
 
     def _ended(self, row: _Row) -> Finished | None:
         """A row whose block is done: it goes on with its next block, or is finished."""
@@ -280,6 +300,12 @@ class Scheduler:
         return Finished(row.ticket, row.request, Seen(draft, verdict), row.first, drafts)
 
 
+def _folded(rng: Rng, later: torch.Tensor) -> Rng:
+    """Other random numbers for rows in a later block [B], its stream's id; the same for those in their first, 0."""
+    folded = rng.fold(later)
+    return rng._replace(keys=torch.where(later.to(rng.keys.device) > 0, folded.keys, rng.keys))
+
+
 def _failed(row: _Row, error: Exception) -> Finished:
     return Finished(row.ticket, row.request, None, None, row.before + row.drafts, error)
 
@@ -290,6 +316,14 @@ def _kind(request: Request) -> Any:
     if sampler.mixes:
         return sampler
     return sampler, id(request.constraint), request.limits, request.settings.temperature, request.settings.top_p
+
+
+def _tried(batch: _Batch) -> list[Seen] | Exception:
+    """A batch's next drafts, or what went wrong: perhaps a pass it shared with others, so it is tried again alone."""
+    try:
+        return batch.advance()
+    except Exception as error:
+        return error
 
 
 def _advanced(batch: _Batch, finished: list[Finished]) -> list[tuple[_Batch, list[Seen]]]:
@@ -334,7 +368,10 @@ def _merged(batches: list[_Batch]) -> list[_Batch]:
     merged: dict[Any, _Batch] = {}
     for number, batch in enumerate(batches):
         key: Any = batch.sampler if batch.sampler.mixes else number
-        merged[key] = merged[key].join(batch) if key in merged else batch
+        try:
+            merged[key] = merged[key].join(batch) if key in merged else batch
+        except Exception:  # there is no memory for both as one, say: they go on apart
+            merged[key, number] = batch
     return list(merged.values())
 
 

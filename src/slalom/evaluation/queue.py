@@ -123,8 +123,7 @@ def run_queue(
         return loaded[key]
 
     for number, entry in enumerate(entries, 1):
-        state = left(entries)
-        say(f"{number} of {len(entries)}: {entry.name}, {hours_left(state)}")
+        say(f"{number} of {len(entries)}: {entry.name}, {_told_left(entries)}")
         settings = entry.run.settings
         try:
             run_evaluation(
@@ -153,6 +152,13 @@ def left(entries: list[QueueEntry]) -> list[Left]:
                     pace[key][0] += timed[0]["seconds"]
                     pace[key][1] += chunk.tokens
     return [_left(entry, planned[entry.name], records[entry.name], pace) for entry in entries]
+
+
+def _told_left(entries: list[QueueEntry]) -> str:
+    try:
+        return hours_left(left(entries))
+    except Exception as error:  # a folder that cannot be read is named when its run comes
+        return f"time left unknown ({type(error).__name__})"
 
 
 def hours_left(state: list[Left]) -> str:

@@ -96,8 +96,10 @@ def sampler_ratings(
     values: dict[tuple[str, str], Values] = {
         (sampler, name): defaultdict(list) for sampler in samplers for name in RATING_MEASURES
     }
+    several = len({one.text.prompt for one in rated}) > 1  # else what is asked for is what differs between texts
     for one, source in pairs:
-        case = Case(one.text.prompt, f"{source.task}/{source.item}", source.length)
+        prompt = one.text.prompt if several else source.item.partition("/")[2]
+        case = Case(prompt, f"{source.task}/{source.item}", source.length)
         for name, measure in RATING_MEASURES.items():
             value = measure(source, one.answers)
             if value is not None:

@@ -451,3 +451,22 @@ def test_the_progress_line_says_pace_time_left_and_shares_of_this_run(
         watch(begun)
         watch(now)
     assert "left, 75% satisfied, 1 failed" in capsys.readouterr().err
+
+
+def test_no_more_rows_are_read_while_many_are_under_way(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "OPEN", 4)
+    read = 0
+    writer = TextWriter(Work({"model": f"{models}/lm", "engine": "torch"}, {"length": 3, "steps": 24, "until": 1.0}))
+
+    def lines():  # type: ignore[no-untyped-def]
+        nonlocal read
+        for number in range(12):
+            read += 1
+            yield Line(number, number + 1, {"prompt": "we", "keywords": ["kayaks"], "seed": number})
+
+    done, most = 0, 0
+    for some in writer.write(lines()):
+        most = max(most, read - done)
+        done += len(some)
+    assert done == 12
+    assert most <= 4

@@ -271,3 +271,17 @@ def test_a_side_file_changed_by_hand_is_named(models: Path, source: Path, monkey
     refused = run(models, source, out)
     assert isinstance(refused.exception, SystemExit | SlalomError)
     assert "out.jsonl.partial" in refused.stderr
+
+
+def test_rows_that_went_from_the_input_meanwhile_are_told_and_nothing_is_called_done(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"prompt": "we"}\n{"prompt": "they"}\n{"prompt": "you"}\n')
+
+    def runner(lines: Iterator[Line], work: Work) -> Iterator[list[FinishedLine]]:
+        yield [FinishedLine.failed(next(lines), "no")]
+
+    with pytest.raises(SlalomError, match=r"2 of the 3 rows that .* had are not there any more"):
+        job.run_job(
+            job.Files(source, ".jsonl", out, ".jsonl"), Work({}, {}), runner, restart=False, watch=lambda _: None
+        )
+    assert not out.exists()

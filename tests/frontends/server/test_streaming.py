@@ -293,3 +293,14 @@ def test_an_error_that_nobody_handles_is_counted_as_500(
         for path in STREAMS:
             assert client.post(path, json=endless_stream(path)).status_code == 500
             assert f'slalom_requests_total{{endpoint="{path}",status="500"}} 1.0' in client.get("/metrics").text
+
+
+def test_a_client_that_never_reads_is_left_soon_after_its_time(
+    chatty: SteerableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slalom.frontends.server.streaming.UNREAD", 0.5)
+    app = make_app(chatty, ServeSpec(shipped=False, max_seconds=0.5))
+    with working(app):
+        started = time.monotonic()
+        post_and_leave(app, "/v1/steer/stream", endless_stream("/v1/steer/stream"), seconds=60)
+        assert time.monotonic() - started < 30

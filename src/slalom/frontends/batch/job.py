@@ -69,6 +69,11 @@ def run_job(files: Files, work: Work, runner: Runner, restart: bool, watch: Watc
                 for one in finished:
                     count = count.add(one)
                 watch(count)
+        if count.done < count.rows:
+            raise SlalomError(
+                f"{count.rows - count.done} of the {count.rows} rows that {files.source} had are not there any more; "
+                "put the file back and give the command again, or begin anew with --restart"
+            )
         write_output(files.out, files.out_kind, side.in_order)
         side.remove()
     return count

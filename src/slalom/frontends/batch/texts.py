@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -149,10 +148,10 @@ def _constraint(key: str) -> Constraint:
 
 def _while_room(lines: Iterator[Line], open_rows: dict[int, _Open]) -> Iterator[Line]:
     """The next rows, as long as few texts are under way; some at a time, so that refused ones are reported too."""
-    for line in itertools.islice(lines, OPEN):
-        yield line
-        if len(open_rows) >= OPEN:
+    for _ in range(OPEN):
+        if len(open_rows) >= OPEN or (line := next(lines, None)) is None:
             return
+        yield line
 
 
 def _judged_alone(lm: SteerableModel, end: Finished) -> Finished:

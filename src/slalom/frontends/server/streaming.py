@@ -19,6 +19,7 @@ from slalom.frontends.server.intake import Ask
 from slalom.frontends.server.worker import Drafted, Event, Failed, Progressed, Started, Worker, Written
 
 EVENT_STREAM = "text/event-stream"
+UNREAD = 10.0  # seconds after a request's time that a client may take to read what there is
 
 
 class ClientGoneError(ApiError):
@@ -36,14 +37,14 @@ class Watch:
         self.ask = ask
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._worker, self._seconds = worker, seconds
-        self._deadline = loop.time() + seconds
+        self.deadline = loop.time() + seconds
 
         def tell(event: Event) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
                 loop.call_soon_threadsafe(self._events.put_nowait, event)
 
         self._job = worker.submit(ask, tell)
-        self._end = loop.call_at(self._deadline, worker.cancel, self._job)  # even if nobody asks for the next event
+        self._end = loop.call_at(self.deadline, worker.cancel, self._job)  # even if nobody asks for the next event
         self._gone = asyncio.create_task(_disconnected(request))
 
     async def start(self) -> list[Any]:
@@ -55,7 +56,7 @@ class Watch:
     async def next(self) -> Event:
         """The next event; an ApiError if the request failed or took too long."""
         coming = asyncio.create_task(self._events.get())
-        left = max(0.0, self._deadline - asyncio.get_running_loop().time())
+        left = max(0.0, self.deadline - asyncio.get_running_loop().time())
         try:
             await asyncio.wait({coming, self._gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -188,9 +189,10 @@ class WatchedStream(StreamingResponse):
         self._watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
-        with contextlib.closing(self._watch):
-            await super().__call__(scope, receive, send)
+        """Send it; a client that reads nothing any more is not waited for."""
+        with contextlib.closing(self._watch), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._watch.deadline + UNREAD):
+                await super().__call__(scope, receive, send)
 
 
 def data(content: dict[str, Any]) -> str:
