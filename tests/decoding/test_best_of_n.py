@@ -53,7 +53,9 @@ def test_a_long_text_is_chosen_block_by_block(llama: SteerableModel, good: Class
     assert len(blocks) >= 2
     assert all(len(steps) == 2 for steps in blocks)
     assert all(int(report.seen.draft.lengths) <= BLOCK for report in blocks[0])
-    assert kept == "".join(steps[-1].best.draft.texts[0] for steps in blocks)
+    best = [steps[-1].best.draft for steps in blocks]
+    tokens = [token for draft in best for token in draft.tokens[0, : int(draft.lengths)].tolist()]
+    assert llama.vocabulary.continuations([llama.encode("the food was", 60)], [tokens]) == [kept]
 
 
 def test_the_blocks_are_drawn_by_random_numbers_of_their_own(llama: SteerableModel, good: Classifier) -> None:
