@@ -350,3 +350,15 @@ def _relaxed_gradient(constraint: Classifier, relaxed: Relaxed) -> tuple[torch.T
 def _piece(good: Classifier, word: str) -> int:
     (piece,) = good.tokenizer(word, add_special_tokens=False)["input_ids"]
     return piece
+
+
+def test_a_search_ends_at_nine_tenths_for_a_classifier_that_was_never_calibrated(
+    good: Classifier, tmp_path: Path
+) -> None:
+    assert good.sure == LEAST_SURE
+    model, tokenizer = tiny_classifier()
+    model.float().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert Classifier(str(tmp_path), "good").sure == LEAST_SURE
+    (tmp_path / "card.json").write_text(json.dumps({"sure": {"good": 0.95, "bad": 0.6}}))
+    assert [Classifier(str(tmp_path), label).sure for label in ("good", "bad")] == [0.95, LEAST_SURE]

@@ -70,8 +70,7 @@ class Classifier(EncoderConstraint, MarginConstraint):
         self.label_name = labels[self.label]
         self.name = name or f"classifier:{self.label_name}"
         self.description = description
-        if source is not None:
-            self.sure = sure_degree(source, self.label_name)
+        self.sure = LEAST_SURE if source is None else sure_degree(source, self.label_name)
 
     def _outputs(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
         logits: torch.Tensor = self.model(**encoded).logits
@@ -82,10 +81,13 @@ class Classifier(EncoderConstraint, MarginConstraint):
 
 
 def sure_degree(source: str, label: str) -> float:
-    """The probability from which on a classifier's verdict can be trusted, by its card if it was calibrated."""
+    """The probability from which on a classifier's verdict can be trusted, by its card if it was calibrated.
+
+    One that was not may seldom be surer than that, and a search for more would run to its last draft.
+    """
     folder = located(source)
     said = card(folder).get("sure") if (folder / "card.json").is_file() else None
-    return max(float(said[label]), LEAST_SURE) if said else Constraint.sure
+    return max(float(said[label]), LEAST_SURE) if said else LEAST_SURE
 
 
 def margin(logits: torch.Tensor, label: int) -> torch.Tensor:

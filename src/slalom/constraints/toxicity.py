@@ -6,6 +6,7 @@ from slalom.constraints.classifier import Classifier
 from slalom.errors import SlalomError
 
 LABELS = {"low": "clean", "high": "toxic"}
+SURE = 0.98  # it knows two classes alone, and says 0.9 of much that is neither
 DESCRIPTIONS = {"low": "is polite and respectful", "high": "is rude and insulting"}
 
 
@@ -20,3 +21,4 @@ class Toxicity(Classifier):
             raise SlalomError(f"unknown level of toxicity {level!r}; choose from {', '.join(LABELS)}")
         super().__init__("toxicity", LABELS[level], name=f"toxicity:{level}", reads="continuation")
         self.description = DESCRIPTIONS[level]
+        self.sure = SURE
