@@ -16,7 +16,7 @@ from slalom.backbone.openvino_encoder import compiled, converted, possible_ways,
 from slalom.backbone.saved import window
 from slalom.constraints import classifier as open_classifier
 from slalom.constraints import encoder
-from slalom.constraints.classifier import Classifier, margin
+from slalom.constraints.classifier import LEAST_SURE, Classifier, margin
 from slalom.constraints.encoder import dot_products, replaced_embeddings
 from slalom.errors import SlalomError
 from slalom.types import Draft, Relaxed
