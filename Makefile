@@ -13,12 +13,12 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(PYTEST)
 
-# The real models in the precision that is not this CPU's own: it is somebody else's default. (The examples say nothing
-# of precision.)
+# The real models in the precision that is not this CPU's own: it is somebody else's default. (Examples, training and
+# the bench say nothing of precision.)
 test-other-precision: $(VENV)/.installed-dev
 	SLALOM_DTYPE=$$($(BIN)/slalom doctor --json | $(BIN)/python -c \
 	  "import json, sys; print({'float32': 'bfloat16'}.get(json.load(sys.stdin)['precision'], 'float32'))") \
-	  $(PYTEST) -m real --ignore tests/test_examples.py
+	  $(PYTEST) -m real --ignore tests/test_examples.py --ignore tests/evaluation --ignore tests/training
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
