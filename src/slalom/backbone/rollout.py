@@ -357,17 +357,21 @@ class _Rules(NamedTuple):
         """Which of some rows [a] end with the token at their place, before their length: numbers of them."""
         if not self.may_end_early:
             return rows.new_empty(0)
-        written = [tokens[row, : place + 1].tolist() for row, place in zip(rows.tolist(), places.tolist(), strict=True)]
-        complete = [
-            number
-            for number, (row, own) in enumerate(zip(rows.tolist(), written, strict=True))
-            if self._ends_sentence(vocabulary, row, own) or self._ends_with_string(vocabulary, row, own)
-        ]
+        complete = []
+        for number, (row, place) in enumerate(zip(rows.tolist(), places.tolist(), strict=True)):
+            limits = self.limits[row]
+            late_enough = limits.sentence_from is not None and place + 1 >= limits.sentence_from
+            if not late_enough and not limits.ends_with:
+                continue
+            written = tokens[row, : place + 1].tolist()
+            if self._ends_with_string(vocabulary, row, written) or (
+                late_enough and self._ends_sentence(vocabulary, row, written)
+            ):
+                complete.append(number)
         return torch.tensor(complete, dtype=torch.long, device=rows.device)
 
     def _ends_sentence(self, vocabulary: Vocabulary, row: int, written: list[int]) -> bool:
-        least = self.limits[row].sentence_from
-        if least is None or len(written) < least or SENTENCE_MARKS.isdisjoint(vocabulary.texts[written[-1]]):
+        if SENTENCE_MARKS.isdisjoint(vocabulary.texts[written[-1]]):
             return False
         return ends_sentence(vocabulary.continuations([self.prompts[row]], [written])[0])
 
