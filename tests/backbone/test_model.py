@@ -59,7 +59,11 @@ def test_gemma_always_reads_its_first_token(monkeypatch: pytest.MonkeyPatch) -> 
     lm.tokenizer.bos_token = "<eos>"
     assert lm.encode("the food", 4).ids[0] != 0
     monkeypatch.setattr(lm.model.config, "model_type", "gemma3_text")
-    assert lm.encode("the food", 4).ids[0] == 0
+    prompt = lm.encode("the food", 4)
+    assert prompt.ids[0] == 0
+    told = lm.tell(prompt, "Write a sad text.", 4)
+    assert told.ids[0] == 0
+    assert told.ids.count(0) == 1
 
 
 def test_the_environment_can_force_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,11 +102,14 @@ class LanguageModel:
         """A prompt that `length` tokens are to follow."""
         if not text.strip():
             raise SlalomError("the prompt is empty; give at least one word to continue")
+        return self._fitting(Prompt(text, tuple(self._read_ids(text))), length)
+
+    def _read_ids(self, text: str) -> list[int]:
+        """A text's tokens as the LM should read them from its beginning."""
         ids = text_reader(self.tokenizer, [text])(text)["input_ids"]
         bos = self.tokenizer.bos_token_id
-        if bos is not None and bos not in ids[:1] and self.facts.model_type.startswith(NEEDS_BOS):
-            ids = [bos, *ids]
-        return self._fitting(Prompt(text, tuple(ids)), length)
+        missing = bos is not None and bos not in ids[:1] and self.facts.model_type.startswith(NEEDS_BOS)
+        return [bos, *ids] if missing else ids
 
     @property
     def chats(self) -> bool:
@@ -122,7 +125,7 @@ class LanguageModel:
         if self.chats:
             before = self._turns_ids(telling.continuation_turns(asked, prompt.text), begun=True)
         else:
-            before = list(text_reader(self.tokenizer, [asked])(f"{asked}\n\n")["input_ids"])
+            before = self._read_ids(f"{asked}\n\n")
         own = prompt.ids[1:] if prompt.ids[:1] == (self.tokenizer.bos_token_id,) else prompt.ids
         return self._fitting(prompt._replace(ids=(*before, *own), untold_ids=prompt.ids), length)
 
