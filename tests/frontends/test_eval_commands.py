@@ -59,6 +59,26 @@ def test_eval_writes_texts_scores_and_a_report_and_prints_figures_as_json(folder
     assert names == {"generations.jsonl", "scores.jsonl", "run.json", "report.md", "report.html", "figures"}
 
 
+def test_knobs_are_turned_named_in_the_report_and_kept_off_the_lm_alone(folder: Path, tmp_path: Path) -> None:
+    words = [word.replace("drawn:hot", "none") for word in asked(folder, tmp_path / "out", "--knob", "heat=0.001")]
+    out = run(*words, "--json")
+    assert out.exit_code == 0, out.output
+    rows = json.loads(out.stdout)["tasks"]["soup"]
+    assert [(row["sampler"], row["knobs"]) for row in rows] == [("drawn", {"heat": "0.001"}), ("none", {})]
+    records = [json.loads(line) for line in (tmp_path / "out" / "generations.jsonl").read_text().splitlines()]
+    drawn = [record for record in records if record["sampler"] == "drawn"]
+    assert {record["knobs"]["heat"] for record in drawn} == {0.001}
+    cases = [(record["item"], record["length"]) for record in drawn]
+    texts = [record["text"] for record in drawn]
+    assert len(set(zip(cases, texts, strict=True))) == len(set(cases))  # nearly greedy: samples are alike
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "| drawn, heat=0.001<br>24 texts |" in report
+    assert "--knob heat=0.001 --out" in report
+    # The same folder takes the sampler as it is beside it.
+    assert run(*asked(folder, tmp_path / "out")).exit_code == 0
+    assert "| drawn<br>24 texts |" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_eval_says_where_the_report_is_and_report_prints_it_again(folder: Path, tmp_path: Path) -> None:
     out = run(*asked(folder, tmp_path / "out"))
     assert out.stdout.split() == [str(tmp_path / "out" / "report.md"), str(tmp_path / "out" / "report.html")]
@@ -122,6 +142,9 @@ def test_eval_takes_its_options_before_its_tasks_still_and_points_to_the_sheets(
         (["eval", "sentiment", "--engine", "steam", "--out", "{out}"], "unknown engine 'steam'"),
         (["eval", "sentiment", "--strengths", "1,x", "--out", "{out}"], "strengths is '1,x'; it must be numbers"),
         (["eval", "sentiment", "--strengths", "-1", "--out", "{out}"], "strengths is '-1'; each must be at least 0"),
+        (["eval", "sentiment", "--knob", "lokks=3", "--out", "{out}"], "unknown knob 'lokks'; choose from width"),
+        (["eval", "sentiment", "--knob", "looks", "--out", "{out}"], "--knob is 'looks'; it must look like name=value"),
+        (["eval", "ablation", "--knob", "tau=1", "--out", "{out}"], "ablation is a study and sets knobs itself"),
         (["eval", "ablation", "detox", "--out", "{out}"], "ablation is a study and stands alone; leave detox out"),
         (["eval", "sentiment", "--out", "{folder}"], "holds no evaluation; give a new folder"),
         (["eval", "sentiment", "--prefix", "--out", "{out}"], "the task sentiment has no prefix"),

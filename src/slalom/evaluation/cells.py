@@ -25,14 +25,21 @@ class Cell(NamedTuple):
     @property
     def id(self) -> str:
         """Unique among all cells."""
-        changed = [f"{name}={value}" for name, value in self.knobs]
-        return "/".join([self.task, self.label, f"x{self.strength:g}", *changed])
+        return "/".join([self.task, self._name, f"x{self.strength:g}", *self._changed])
 
     @property
     def label(self) -> str:
         """The sampler and how it is set up, for tables."""
+        return ", ".join([self._name, *self._changed])
+
+    @property
+    def _name(self) -> str:
         preset = "" if self.preset == "default" else f":{self.preset}"
         return f"{self.sampler}{preset}{' + prefix' if self.prefix else ''}{' + told' if self.told else ''}"
+
+    @property
+    def _changed(self) -> list[str]:
+        return [f"{name}={value}" for name, value in self.knobs]
 
     @property
     def typed_sampler(self) -> str:
@@ -76,13 +83,18 @@ def parse_samplers(typed: str, default: tuple[str, ...] = ()) -> list[SamplerNam
 
 
 def task_cells(
-    tasks: list[Task], samplers: list[SamplerName], strengths: list[float], prefixes: tuple[bool, ...] = (False,)
+    tasks: list[Task],
+    samplers: list[SamplerName],
+    strengths: list[float],
+    prefixes: tuple[bool, ...] = (False,),
+    knobs: tuple[tuple[str, Any], ...] = (),
 ) -> list[Cell]:
-    """Every task by every sampler at every strength; the sampler that does not steer has one strength."""
+    """Every task by every sampler at every strength; the sampler that does not steer has one strength and no knobs."""
     return [
-        Cell(task.name, name.sampler, name.preset, strength, prefix, told=name.told)
+        Cell(task.name, name.sampler, name.preset, strength, prefix, own_knobs, name.told)
         for task in tasks
         for prefix in prefixes
         for name in samplers
-        for strength in ([1.0] if name.sampler == UNSTEERED else strengths)
+        for strengths_of, own_knobs in [([1.0], ()) if name.sampler == UNSTEERED else (strengths, knobs)]
+        for strength in strengths_of
     ]

@@ -114,6 +114,9 @@ def command_of(run: Run) -> str:
     words += ["--seed", str(settings.seed), "--judges", settings.judges]
     if strengths != [1.0]:
         words += ["--strengths", ",".join(f"{strength:g}" for strength in strengths)]
+    if not settings.study:
+        turned = dict.fromkeys(knob for cell in cells for knob in cell.knobs)
+        words += [f"--knob {name}={value}" for name, value in turned]
     if any(cell.prefix for cell in cells) and not settings.study:
         words.append("--prefix")
     if settings.both:
@@ -286,7 +289,7 @@ def tradeoff(task: Task, results: list[Results]) -> list[Block]:
         for cell in sorted(result.cells(task.name), key=lambda cell: cell.strength):
             row = result.row(cell, [task.control, "perplexity"])
             fluency, control = row.estimates["perplexity"], row.estimates[task.control]
-            if not cell.knobs and fluency and control:
+            if not result.ablated(cell) and fluency and control:
                 series[row.label, cell.sampler].append(plots.Point(fluency, control, f"x{cell.strength:g}"))
     if not series or not plots.can_draw():
         return []

@@ -160,7 +160,7 @@ def costliest(groups: list[tuple[Cell, list[Record]]]) -> list[str]:
 
 def ablation(task: Task, results: Results) -> list[Block]:
     """Figure 4: control and perplexity over one knob at a time, the others unchanged."""
-    changed = [cell for cell in results.cells(task.name) if cell.knobs]
+    changed = [cell for cell in results.cells(task.name) if results.ablated(cell)]
     if not changed:
         return []
     metrics = [task.control, "perplexity"]

@@ -51,8 +51,12 @@ class Results(NamedTuple):
         return [cell for cell in self.run.settings.cells if cell.task == task and cell.id in written]
 
     def main_cells(self, task: str) -> list[Cell]:
-        """Those at strength 1 with unchanged knobs: the rows of the main table."""
-        return [cell for cell in self.cells(task) if cell.strength == 1 and not cell.knobs]
+        """Those at strength 1: the rows of the main table. Of an ablation only the one with unchanged knobs."""
+        return [cell for cell in self.cells(task) if cell.strength == 1 and not self.ablated(cell)]
+
+    def ablated(self, cell: Cell) -> bool:
+        """Whether a study has changed one of its knobs."""
+        return self.run.settings.study is not None and bool(cell.knobs)
 
     def texts(self, cell: Cell) -> list[Record]:
         """A cell's texts."""
@@ -151,7 +155,7 @@ def difference_entry(difference: Difference | None, digits: int, ratio: bool = F
 
 def matches_paper(cell: Cell) -> bool:
     """Whether the paper's figures are of this sampler: of dab, only its preset `paper` is the paper's algorithm."""
-    return cell.sampler != "dab" or cell.preset == "paper"
+    return not cell.knobs and (cell.sampler != "dab" or cell.preset == "paper")
 
 
 def count_note(estimated: Estimate | None) -> str:

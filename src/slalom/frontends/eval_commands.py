@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as ProgressBar
 
 from slalom.errors import SlalomError
+from slalom.frontends.options import knobs
 
 if TYPE_CHECKING:
     from slalom.evaluation.progress import OnProgress, Progress
@@ -37,6 +38,9 @@ def evaluate_samplers(
     strengths: Annotated[
         str, typer.Option(help="Factors on each sampler's strength, for the front: 0.5,1,2 say.")
     ] = "1",
+    knob: Annotated[
+        list[str] | None, typer.Option(help="A knob of every sampler, looks=64 say; see slalom ls samplers.")
+    ] = None,
     prefix: Annotated[
         bool, typer.Option("--prefix", help="Let the model read the paper's prefix before the prompt (keywords).")
     ] = False,
@@ -72,6 +76,7 @@ def evaluate_samplers(
         samplers=samplers,
         preset=preset,
         strengths=strengths,
+        knobs=knobs(knob or []),
         prefix=prefix,
         judges=judges,
         both=both,

@@ -105,8 +105,13 @@ def _fields(typed: dict[str, Any]) -> dict[str, Any]:
     if "weights" in given:
         given["weights"] = {_wish(name): value for name, value in _pairs("--weight", given["weights"]).items()}
     if "knobs" in given:
-        given["knobs"] = {name.replace("-", "_"): value for name, value in _pairs("--knob", given["knobs"]).items()}
+        given["knobs"] = knobs(given["knobs"])
     return given
+
+
+def knobs(given: list[str]) -> dict[str, str]:
+    """Knobs as typed after --knob, by their names."""
+    return {name.replace("-", "_"): value for name, value in _pairs("--knob", given).items()}
 
 
 def _wish(name: str) -> str:
@@ -115,6 +120,7 @@ def _wish(name: str) -> str:
 
 
 def _pairs(option: str, given: list[str]) -> dict[str, str]:
+    """name=value, as often as it was given."""
     pairs = [text.partition("=") for text in given]
     for name, equals, _ in pairs:
         if not equals:
