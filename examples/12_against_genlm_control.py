@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             wish = constraint_of(item.parts)
             records = []
             for record_id, seed in zip(chunk.record_ids(0), range(chunk.samples), strict=True):
-                (request,) = lm.requests(item.prompt, wish, length=chunk.length, tell=options.tell, seed=seed)
+                (request,) = lm.requests(item.prompt, wish, length=chunk.length, tell=chunk.cell.told, seed=seed)
                 found = rival.write(request)
                 records.append(
                     {

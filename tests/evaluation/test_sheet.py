@@ -21,6 +21,9 @@ WISHES: dict[str, list[dict[str, Any]]] = {
     "positive": [{"kind": "sentiment", "label": "positive"}],
     "negative": [{"kind": "sentiment", "label": "negative"}],
     "words": [{"kind": "keywords", "words": ["soup"]}],
+    "neutral": [{"kind": "sentiment", "label": "neutral"}],
+    "theirs": [{"kind": "classifier", "model": "my-guide", "label": "negative"}],
+    "friendly": [{"kind": "classifier", "model": "my-tone", "label": "friendly"}],
 }
 
 
@@ -204,6 +207,25 @@ def test_where_no_sentiment_was_asked_for_as_wished_is_left_out(tmp_path: Path) 
     assert words.estimates["fluency"] is not None
     assert found.overall[1].estimates["as wished"] is not None
     assert found.overall[1].estimates["as wished"].n == 16
+
+
+@pytest.mark.parametrize(
+    ("wish", "felt", "as_wished"),
+    [
+        ("neutral", "0", 1.0),
+        ("neutral", "-1", 0.0),
+        ("theirs", "-1", 1.0),
+        ("theirs", "0", 0.0),
+        ("friendly", "2", None),
+    ],
+)
+def test_a_tone_may_be_neutral_and_asked_of_any_classifier(
+    tmp_path: Path, wish: str, felt: str, as_wished: float | None
+) -> None:
+    path = sheet_in(tmp_path, samplers=("a",), wishes=(wish,))
+    fill(path, lambda line: {"sentiment": felt})
+    found = summarize(read_ratings(path, key_path(path))).overall[0].estimates["as wished"]
+    assert (found and found.mean) == as_wished
 
 
 @pytest.mark.parametrize(

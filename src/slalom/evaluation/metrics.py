@@ -166,15 +166,19 @@ def sentiment_by(judge: str) -> Callable[[JudgedText], float | None]:
 TONES = {"negative": -1, "neutral": 0, "positive": 1}
 
 
+def tone_asked_for(parts: list[dict[str, Any]]) -> str | None:
+    """Negative, neutral or positive, if one of them was asked for, be it of a classifier of the user's."""
+    labels = [part["label"] for kind in ("sentiment", "classifier") for part in parts if part["kind"] == kind]
+    return labels[0] if labels and labels[0] in TONES else None
+
+
 def as_wished(judged: JudgedText) -> float | None:
     """1 if the judge's likeliest tone (negative, neutral or positive) is the one asked for, else 0."""
-    wish = asked_for(judged, "sentiment") or asked_for(judged, "classifier")
-    if wish is not None and wish["label"] not in TONES:  # another classifier than of tones
-        return None
+    wish = tone_asked_for(judged.parts)
     if wish is None or "sentiment" not in judged.scores:
         return None
     tone = judged.scores["sentiment"]
-    return float((tone > 0) - (tone < 0) == TONES[wish["label"]])
+    return float((tone > 0) - (tone < 0) == TONES[wish])
 
 
 SENTIMENT_JUDGES = ("sentiment-yelp", "sentiment-sst2")

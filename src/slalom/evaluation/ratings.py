@@ -21,6 +21,7 @@ from slalom.evaluation.estimates import (
     median_interval,
     paired_difference,
 )
+from slalom.evaluation.metrics import TONES
 from slalom.evaluation.sheet import QUESTIONS, Rated, Ratings, Source
 from slalom.evaluation.summary import MISSING, difference_entry
 
@@ -34,7 +35,7 @@ def rated_as_wished(source: Source, answers: dict[str, int]) -> float | None:
     felt = answers.get("sentiment")
     if source.sentiment is None or felt is None:
         return None
-    return float(felt >= 1 if source.sentiment == "positive" else felt <= -1)
+    return float((felt > 0) - (felt < 0) == TONES[source.sentiment])
 
 
 def rated_as_wished_and_fluent(source: Source, answers: dict[str, int]) -> float | None:
@@ -142,7 +143,8 @@ def ratings_blocks(summary: Summary) -> list[Block]:
             f"{summary.texts:,} different texts. Not answered, and left out below: {missing}. "
             "Smaller: 95 % bootstrap intervals, by drawing whole prompts with replacement, and how many texts were "
             "rated if not all. "
-            "As wished: sentiment at least 1 where positive was asked for, at most -1 where negative was. "
+            "As wished: sentiment at least 1 where positive was asked for, at most -1 where negative was, 0 where "
+            "neutral was. "
             f"Fluent: {FLUENT} or 5. {MISSING} is what was not asked for or not rated."
         ),
     ]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.evaluation import store
+from slalom.evaluation.metrics import tone_asked_for
 from slalom.evaluation.pages import render
 from slalom.evaluation.store import Record
 from slalom.evaluation.summary import Results
@@ -95,7 +96,7 @@ def make_sheet(results: list[Results], per_cell: int | None = None, seed: int = 
     sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
     chosen = chosen_records(results, per_cell, rng)
     for label, record in chosen:
-        sentiment = next((part["label"] for part in record["parts"] if part["kind"] == "sentiment"), None)
+        sentiment = tone_asked_for(record["parts"])
         sources[record["prompt"], record["prompt"] + record["text"]].append(
             Source(label, record["id"], record["task"], record["item"], record["wish"], sentiment, record["length"])
         )
