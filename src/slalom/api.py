@@ -17,7 +17,7 @@ from slalom.backbone.model import DeviceMap, LanguageModel, open_parts
 from slalom.backbone.names import DEFAULT, EngineName
 from slalom.backbone.placement import move
 from slalom.backbone.rollout import REPETITION_PENALTY, Limits
-from slalom.backbone.telling import Message, instruction
+from slalom.backbone.telling import Message, heading, instruction
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.generate_arguments import read_arguments
@@ -223,8 +223,8 @@ class SteerableModel(LanguageModel):
         takes the likeliest); `knobs` sets fields of the sampler. What is not given, the preset decides.
         `repetition_penalty` is CTRL's, on generated tokens; 1 turns it off.
 
-        `tell` says whether the LM is told the wish as well as steered: `auto` tells an instruct LM where the wish has
-        words (`constraint.describe()`), True any LM, False none; any other string is the sentence to ask with.
+        `tell` says whether the LM is told the wish as well as steered: `auto` tells it where the wish has words
+        (`constraint.describe()`), True refuses a wish without, False never tells; any other string is the sentence.
         """
         _at_least("samples", samples, 1)
         _at_least("seed", seed, 0)
@@ -274,7 +274,7 @@ class SteerableModel(LanguageModel):
 
     def _asked(self, prompt: Prompt, constraint: Constraint, tell: bool | str, length: int) -> str | None:
         """The sentence the LM is told, if it is told anything."""
-        if tell is False or (tell == "auto" and not self.chats):
+        if tell is False:
             return None
         if isinstance(tell, str) and tell != "auto":
             if not tell.strip():
@@ -285,7 +285,9 @@ class SteerableModel(LanguageModel):
             raise SlalomError(
                 f"there are no words for {constraint.name}; give a sentence to tell the model (--tell-as)"
             )
-        return None if words is None else instruction(words, length)
+        if words is None:
+            return None
+        return (instruction if self.chats else heading)(words, length)
 
 
 def load(

@@ -52,9 +52,13 @@ def test_an_instruct_model_is_told_unless_somebody_says_no(chatty: SteerableMode
     assert told.text != untold.text
 
 
-def test_a_base_model_is_told_only_when_asked(llama: SteerableModel) -> None:
-    assert llama.steer("the food", SAD, steps=1).rows[0].told is None
-    assert llama.steer("the food", SAD, steps=1, tell=True).rows[0].told == "Write a short text that is sad."
+def test_a_base_model_reads_the_wish_as_a_heading_above_the_prompt() -> None:
+    base = tiny_lm("llama-tied", positions=256)
+    (request,) = base.requests("the food", SAD)
+    assert request.told == "Below is an example of a short text that is sad:"
+    assert base.tokenizer.decode(request.prompt.ids).split() == f"{request.told} the food".split()
+    assert request.prompt.untold_ids == base.encode("the food", 20).ids
+    assert base.requests("the food", SAD, tell=False)[0].told is None
 
 
 def test_own_words_are_told_as_they_are(chatty: SteerableModel) -> None:

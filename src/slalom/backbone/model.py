@@ -117,10 +117,10 @@ class LanguageModel:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def tell(self, prompt: Prompt, asked: str, length: int) -> Prompt:
-        """A text's prompt, with the LM asked in a sentence for what should follow.
+        """A text's prompt, with the LM told in a sentence what should follow.
 
         An instruct LM is asked by the user, and its answer begins with the prompt: the text goes on where that ends.
-        Any other LM reads the sentence before the prompt.
+        Any other LM reads the sentence as a heading, and the prompt below it.
         """
         if self.chats:
             before = self._turns_ids(telling.continuation_turns(asked, prompt.text), begun=True)

@@ -1,4 +1,4 @@
-"""A wish in words to what the LM reads around the prompt: the chat turns that ask for it, or a sentence before it."""
+"""A wish in words to what the LM reads around the prompt: the chat turns that ask for it, or a heading before it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,17 @@ def talks_of_task(prompt: Prompt, text: str) -> bool:
 
 
 def instruction(words: str, length: int) -> str:
-    """Words that go on from "a text that" as a sentence that asks for such a text of so many tokens."""
-    return f"Write a {'long' if length > LONG else 'short'} text that {words}."
+    """Words that go on from "a text that" as a sentence that asks an instruct LM for such a text of so many tokens."""
+    return f"Write a {_size(length)} text that {words}."
+
+
+def heading(words: str, length: int) -> str:
+    """The same as a heading for any other LM, which goes on with what it reads: such a text seems to follow."""
+    return f"Below is an example of a {_size(length)} text that {words}:"
+
+
+def _size(length: int) -> str:
+    return "long" if length > LONG else "short"
 
 
 def continuation_turns(asked: str, prompt: str) -> list[Message]:

@@ -94,7 +94,7 @@ class TextSpec(BaseModel):
     )
     tell: bool | str = Field(
         "auto",
-        description="tell the model the wish too (default: if it is an instruct model), or the sentence to ask with",
+        description="tell the model the wish too (default: where the wish has words), or the sentence to tell it",
     )
     samples: int = Field(1, ge=1, description="texts per prompt (default 1)")
     seed: int = Field(0, ge=0, description="seed of a prompt's first sample (default 0); the next has the next seed")
