@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--task", default="everyday", help="a task of slalom eval whose wishes are classifiers")
     parser.add_argument("--preset", default="quick", help="how much of the task")
     parser.add_argument("--particles", type=int, default=10, help="texts under way at a time")
+    parser.add_argument("--temperature", type=float, default=0.8, help="of the LM; best-of-n draws at 0.8 too")
     parser.add_argument("--ess", type=float, default=0.5, help="resample below this share of the particles")
     parser.add_argument("--tell", action="store_true", help="tell the LM the wish as well")
     parser.add_argument("--judge", action="store_true", help="let the judges read the texts, and write the report")
@@ -59,14 +60,15 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
     task = load_task(options.task)
     particles = 4 if options.quick else options.particles
-    cell = Cell(task.name, NAME, told=options.tell, knobs=(("particles", particles), ("ess", options.ess)))
+    knobs = {"particles": particles, "ess": options.ess, "temperature": options.temperature}
+    cell = Cell(task.name, NAME, told=options.tell, knobs=tuple(knobs.items()))
     with file_lock(folder):
-        settings = RunSettings((cell._replace(knobs=()),), options.preset, engine="torch")
+        settings = RunSettings((cell,), options.preset, engine="torch")
         made = start_run(folder, settings, {task.name: task})
-        planned = plan(made, 1)[: 2 if options.quick else None]
+        planned = [chunk for chunk in plan(made, 1) if chunk.cell == cell][: 2 if options.quick else None]
         done = finished_chunks(made, plan(made, 1))
         lm = slalom.load(engine="torch")
-        rival = Rival(lm, particles, options.ess)
+        rival = Rival(lm, **knobs)
         for chunk in planned:
             if chunk.key in done:
                 continue
@@ -74,7 +76,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             wish = constraint_of(item.parts)
             records = []
             for record_id, seed in zip(chunk.record_ids(0), range(chunk.samples), strict=True):
-                (request,) = lm.requests(item.prompt, wish, length=chunk.length, tell=chunk.cell.told, seed=seed)
+                (request,) = lm.requests(item.prompt, wish, length=chunk.length, tell=options.tell, seed=seed)
                 found = rival.write(request)
                 records.append(
                     {
@@ -94,7 +96,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
                         "sampler": NAME,
                         "preset": "default",
                         "strength": 1.0,
-                        "knobs": dict(cell.knobs),
+                        "knobs": knobs,
                         "steps": particles,
                         "model": lm.name,
                         "engine": "torch",
@@ -108,7 +110,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             # A chunk's time and passes are those of all its texts.
             together = {name: sum(record[name] for record in records) for name in ("seconds", "passes")}
             store.append(made.generations, [record | together | {"rows": len(records)} for record in records])
-        written = store.read(made.generations)
+        written = [record for record in store.read(made.generations) if record["cell"] == cell.id]
         print(
             f"{len(written)} texts: guide {fmean(one['constraints'][0]['probability'] for one in written):.3f}, "
             f"the LM's own perplexity {median(one['perplexity'] for one in written):.1f} (median), "
@@ -125,13 +127,13 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 class Rival:
     """genlm-control on the LM that slalom has loaded."""
 
-    def __init__(self, lm: Any, particles: int, ess: float) -> None:
+    def __init__(self, lm: Any, particles: int, ess: float, temperature: float) -> None:
         from genlm.backend.llm import AsyncTransformer
         from genlm.control import PromptedLLM
 
         self.lm, self.particles, self.ess = lm, particles, ess
         self.backend = AsyncTransformer(lm.model, lm.tokenizer, batch_size=particles)
-        self.llm = PromptedLLM(self.backend)
+        self.llm = PromptedLLM(self.backend, temperature=temperature)
         self.guide = guide_potential(lm, self.llm)
         self.passes = 0
         lm.model.register_forward_pre_hook(self._count, with_kwargs=True)

@@ -132,7 +132,7 @@ class Constraint(ABC):
         """Whether the text fulfils the wish: bool [B]."""
 
     def describe(self, likeliest: Likeliest = first) -> str | None:
-        """The wish in words that go on from "a text that", as an instruct LM understands them; none if there are none.
+        """The wish in words that go on from "a text that", as an LM understands them; none if there are none.
 
         Where any of several words would do, the `likeliest` is named: a choice between words leaks into the text.
         """
