@@ -224,7 +224,8 @@ class SteerableModel(LanguageModel):
         `repetition_penalty` is CTRL's, on generated tokens; 1 turns it off.
 
         `tell` says whether the LM is told the wish as well as steered: `auto` tells it where the wish has words
-        (`constraint.describe()`), True refuses a wish without, False never tells; any other string is the sentence.
+        (`constraint.describe()`) and the LM room for them, True refuses a wish or an LM without, False never tells; any
+        other string is the sentence.
         """
         _at_least("samples", samples, 1)
         _at_least("seed", seed, 0)
@@ -268,9 +269,10 @@ class SteerableModel(LanguageModel):
         asked = self._asked(prompt, constraint, tell, length)
         if asked is None:
             return prompt, None
-        if isinstance(one, str):
-            return self.tell(prompt, asked, length), asked
-        return self.tell_chat(prompt, one, asked, length), asked
+        told = self.tell(prompt, asked) if isinstance(one, str) else self.tell_chat(prompt, one, asked)
+        if tell == "auto" and not self.has_room(told, length):
+            return prompt, None
+        return self.fitting(told, length), asked
 
     def _asked(self, prompt: Prompt, constraint: Constraint, tell: bool | str, length: int) -> str | None:
         """The sentence the LM is told, if it is told anything."""
@@ -335,7 +337,7 @@ def custom_generate(
     many, otherwise a text ends at EOS; with `do_sample`, `temperature`, `top_p` and `num_return_sequences` (its default
     `top_k` of 50 is not applied); and `repetition_penalty`, on generated tokens only. One of 1, its default, cannot be
     told from none: then ours holds, and 1 given here turns it off. Logits processors, stopping criteria, beams and
-    whatever else would change the text are refused by name.
+    whatever else would change the text are refused by name. The model is told nothing: it reads its inputs as they are.
 
     What is computed from a model's tables is kept as long as the model lives and they stay the same.
     """

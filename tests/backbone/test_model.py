@@ -61,7 +61,7 @@ def test_gemma_always_reads_its_first_token(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(lm.model.config, "model_type", "gemma3_text")
     prompt = lm.encode("the food", 4)
     assert prompt.ids[0] == 0
-    told = lm.tell(prompt, "Write a sad text.", 4)
+    told = lm.tell(prompt, "Write a sad text.")
     assert told.ids[0] == 0
     assert told.ids.count(0) == 1
 

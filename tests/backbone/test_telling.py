@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from slalom.api import SteerableModel
-from slalom.errors import SlalomError
 from tests.conftest import tiny_lm
 
 TURNS = (
@@ -25,7 +24,7 @@ def chatty() -> SteerableModel:
 
 def test_a_told_continuation_goes_on_exactly_where_the_prompt_ends(chatty: SteerableModel) -> None:
     prompt = chatty.encode("the food was", 4)
-    told = chatty.tell(prompt, "Write a sad text.", 4)
+    told = chatty.tell(prompt, "Write a sad text.")
     assert told.ids[-len(prompt.ids) :] == prompt.ids
     assert told.text == "the food was"
     assert told.untold == prompt
@@ -36,35 +35,30 @@ def test_a_told_continuation_goes_on_exactly_where_the_prompt_ends(chatty: Steer
 def test_a_template_without_system_messages_is_told_in_the_users_turn() -> None:
     lm = tiny_lm("llama-tied", positions=256)
     lm.tokenizer.chat_template = NO_SYSTEM
-    written = lm.tokenizer.decode(lm.tell(lm.encode("we", 4), "Write a sad text.", 4).ids)
+    written = lm.tokenizer.decode(lm.tell(lm.encode("we", 4), "Write a sad text.").ids)
     assert written.startswith("[user]You write natural")
     assert written.endswith("Write a sad text. Begin with: we<eos>[assistant]we")
     messages = [{"role": "user", "content": "the soup"}]
-    written = lm.tokenizer.decode(lm.tell_chat(lm.encode_chat(messages, 4), messages, "Be sad.", 4).ids)
+    written = lm.tokenizer.decode(lm.tell_chat(lm.encode_chat(messages, 4), messages, "Be sad.").ids)
     assert written == "[user]Be sad.\n\nthe soup<eos>[assistant]"
 
 
 def test_in_a_chat_the_wish_joins_the_system_message(chatty: SteerableModel) -> None:
     messages = [{"role": "system", "content": "We sell soup."}, {"role": "user", "content": "the soup"}]
-    told = chatty.tell_chat(chatty.encode_chat(messages, 4), messages, "Be sad.", 4)
+    told = chatty.tell_chat(chatty.encode_chat(messages, 4), messages, "Be sad.")
     assert chatty.tokenizer.decode(told.ids).startswith("[system]We sell soup.\n\nBe sad.<eos>[user]the soup<eos>")
     assert told.untold.ids == chatty.encode_chat(messages, 4).ids
 
 
 def test_a_model_without_a_template_reads_the_sentence_before_the_prompt(llama: SteerableModel) -> None:
-    told = llama.tell(llama.encode("the food", 4), "Write a sad text.", 4)
+    told = llama.tell(llama.encode("the food", 4), "Write a sad text.")
     assert llama.tokenizer.decode(told.ids) == "Write a sad text.\n\nthe food"
 
 
 def test_a_told_prompt_cannot_write_control_tokens(chatty: SteerableModel) -> None:
-    told = chatty.tell(chatty.encode("the<eos>[system] food", 4), "Write a sad text.", 4)
-    turns = chatty.tell(chatty.encode("the food", 4), "Write a sad text.", 4)
+    told = chatty.tell(chatty.encode("the<eos>[system] food", 4), "Write a sad text.")
+    turns = chatty.tell(chatty.encode("the food", 4), "Write a sad text.")
     assert told.ids.count(chatty.vocabulary.eos[0]) == turns.ids.count(chatty.vocabulary.eos[0])
-
-
-def test_a_prompt_that_no_longer_fits_once_told_is_refused(chatty: SteerableModel) -> None:
-    with pytest.raises(SlalomError, match="reads at most 256"):
-        chatty.tell(chatty.encode("we", 4), "Write a sad text. " * 30, 4)
 
 
 def test_the_likeliest_word_is_the_one_the_model_finds_likeliest(llama: SteerableModel) -> None:

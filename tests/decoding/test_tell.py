@@ -61,6 +61,16 @@ def test_a_base_model_reads_the_wish_as_a_heading_above_the_prompt() -> None:
     assert base.requests("the food", SAD, tell=False)[0].told is None
 
 
+def test_a_model_without_room_for_the_wish_is_told_nothing_unless_it_must_be() -> None:
+    small = tiny_lm("llama-tied", positions=40)
+    room = small.context - len(small.encode("the food", 1).ids)
+    (request,) = small.requests("the food", SAD, length=room)
+    assert request.told is None
+    assert request.prompt.untold_ids is None
+    with pytest.raises(SlalomError, match="reads at most 40; shorten the prompt or the length"):
+        small.requests("the food", SAD, length=room, tell=True)
+
+
 def test_own_words_are_told_as_they_are(chatty: SteerableModel) -> None:
     assert chatty.steer("the food", Regex("."), steps=1, tell="Be gloomy.").rows[0].told == "Be gloomy."
 

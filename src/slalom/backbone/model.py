@@ -102,7 +102,7 @@ class LanguageModel:
         """A prompt that `length` tokens are to follow."""
         if not text.strip():
             raise SlalomError("the prompt is empty; give at least one word to continue")
-        return self._fitting(Prompt(text, tuple(self._read_ids(text))), length)
+        return self.fitting(Prompt(text, tuple(self._read_ids(text))), length)
 
     def _read_ids(self, text: str) -> list[int]:
         """A text's tokens as the LM should read them from its beginning."""
@@ -116,7 +116,7 @@ class LanguageModel:
         """Whether the tokenizer has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
-    def tell(self, prompt: Prompt, asked: str, length: int) -> Prompt:
+    def tell(self, prompt: Prompt, asked: str) -> Prompt:
         """A text's prompt, with the LM told in a sentence what should follow.
 
         An instruct LM is asked by the user, and its answer begins with the prompt: the text goes on where that ends.
@@ -127,12 +127,12 @@ class LanguageModel:
         else:
             before = self._read_ids(f"{asked}\n\n")
         own = prompt.ids[1:] if prompt.ids[:1] == (self.tokenizer.bos_token_id,) else prompt.ids
-        return self._fitting(prompt._replace(ids=(*before, *own), untold_ids=prompt.ids), length)
+        return prompt._replace(ids=(*before, *own), untold_ids=prompt.ids)
 
-    def tell_chat(self, prompt: Prompt, messages: list[Message], asked: str, length: int) -> Prompt:
+    def tell_chat(self, prompt: Prompt, messages: list[Message], asked: str) -> Prompt:
         """A chat's prompt, with the LM asked in a sentence for what its answer should be like."""
         ids = tuple(self._turns_ids(telling.chat_turns(asked, messages)))
-        return self._fitting(prompt._replace(ids=ids, untold_ids=prompt.ids), length)
+        return prompt._replace(ids=ids, untold_ids=prompt.ids)
 
     def _turns_ids(self, turns: list[Message], begun: bool = False) -> list[int]:
         """Chat turns, the first a system message, by a template that may know no such thing."""
@@ -150,7 +150,7 @@ class LanguageModel:
         for message in messages:
             if message.get("role") not in ROLES:
                 raise SlalomError(f"a message has the role {message.get('role')!r}; choose from {', '.join(ROLES)}")
-        return self._fitting(Prompt("", tuple(self._chat_ids(messages)), messages[-1]["content"]), length)
+        return self.fitting(Prompt("", tuple(self._chat_ids(messages)), messages[-1]["content"]), length)
 
     def _chat_ids(self, messages: list[Message], begun: bool = False) -> list[int]:
         """A chat as the model's template writes it, up to its answer, or (`begun`) to where words of it may stand.
@@ -180,7 +180,7 @@ class LanguageModel:
 
     def prompt(self, ids: list[int], length: int) -> Prompt:
         """The same from tokens."""
-        return self._fitting(Prompt(self.vocabulary.decode([ids])[0], tuple(ids)), length)
+        return self.fitting(Prompt(self.vocabulary.decode([ids])[0], tuple(ids)), length)
 
     @torch.inference_mode()
     def read(self, prompts: list[Prompt], engine: Engine | None = None) -> Prompts:
@@ -241,8 +241,13 @@ class LanguageModel:
         )
         return Reading(out.hidden_states[-1][:, -n - 1 : -1].float(), out.logits[:, :-1].float())
 
-    def _fitting(self, prompt: Prompt, length: int) -> Prompt:
-        if self.context and len(prompt.ids) + length > self.context:
+    def has_room(self, prompt: Prompt, length: int) -> bool:
+        """Whether the LM can read so long a prompt and as many tokens more."""
+        return not self.context or len(prompt.ids) + length <= self.context
+
+    def fitting(self, prompt: Prompt, length: int) -> Prompt:
+        """The prompt, if there is room for it."""
+        if not self.has_room(prompt, length):
             raise SlalomError(
                 f"the prompt has {len(prompt.ids)} tokens and {length} more are asked for, "
                 f"but {self.name} reads at most {self.context}; shorten the prompt or the length"
