@@ -17,7 +17,7 @@ from slalom.backbone.saved import EncoderFacts, window
 from slalom.backbone.vocabulary import Vocabulary
 from slalom.constraints.classifier import MarginConstraint, label_index, margin
 from slalom.constraints.encoder import Reads, dot_products, known_reads
-from slalom.constraints.loading import card, load_classifier, load_projection
+from slalom.constraints.loading import card, load_classifier, load_projection, located
 from slalom.errors import SlalomError
 from slalom.types import Draft, Prompt, Relaxed
 
@@ -52,23 +52,24 @@ class TableEncoder(nn.Module):
 class TableClassifier(MarginConstraint):
     """A label of a classifier made by `slalom train classifier --lm`, for that LM alone: no alignment needed.
 
-    It reads the prompt followed by the continuation, or the continuation alone.
+    The folder may be named as a shipped one is. It reads the prompt followed by the continuation, or the latter alone.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | Path,
         label: str | int,
         name: str | None = None,
         reads: Reads = "text",
         description: str | None = None,
     ) -> None:
         self.description = description
-        body, tokenizer = load_classifier(str(folder))
-        self.encoder = TableEncoder(body, tokenizer, load_projection(folder)).eval().requires_grad_(False)
+        home = located(str(folder))
+        body, tokenizer = load_classifier(str(home))
+        self.encoder = TableEncoder(body, tokenizer, load_projection(home)).eval().requires_grad_(False)
         labels = EncoderFacts.of(body).labels
         self.label = label_index(labels, label)
-        self.lm = card(folder)["lm"]
+        self.lm = card(home)["lm"]
         self.reads = known_reads(reads)
         self.label_name = labels[self.label]
         self.name = name or f"classifier:{self.label_name}"

@@ -164,11 +164,12 @@ def sentiment_by(judge: str) -> Callable[[JudgedText], float | None]:
 
 
 TONES = {"negative": -1, "neutral": 0, "positive": 1}
+TONED = ("sentiment", "classifier", "table-classifier")  # kinds of constraints that may ask for a tone
 
 
 def tone_asked_for(parts: list[dict[str, Any]]) -> str | None:
     """Negative, neutral or positive, if one of them was asked for, be it of a classifier of the user's."""
-    labels = [part["label"] for kind in ("sentiment", "classifier") for part in parts if part["kind"] == kind]
+    labels = [part["label"] for kind in TONED for part in parts if part["kind"] == kind]
     return labels[0] if labels and labels[0] in TONES else None
 
 
