@@ -3,9 +3,10 @@
     python examples/17_tuning_the_peers.py cold mucola
 
 The 16 tuning prompts, half of them for each wish, 20 tokens, seed 0, untold. A line a setting: as wished by the
-sentiment judge; fluent enough, which is a perplexity under Gemma of at most twice the unsteered texts' median; both at
-once, by which the settings are compared; the median perplexity; drafts; seconds a text. The best few are written once
-more with another seed and each prompt's other wish, so that the choice is not the luck of 16 texts.
+sentiment judge; median perplexity under Gemma; credit, by which settings are compared: a text that is as wished counts
+1 if its perplexity is at most twice the unsteered texts' median, and less in proportion if it is higher; drafts;
+seconds a text. The best few are written once more with another seed and each prompt's other wish, so that the choice
+is not the luck of 16 texts.
 """
 
 from __future__ import annotations
@@ -112,12 +113,12 @@ class Trial(NamedTuple):
         """Whether the likeliest tone is the one asked for."""
         return self.tone is not None and self.tone * SIGNS[self.wish] > 0
 
-    def fluent(self, usual: float) -> bool:
-        """Whether the perplexity is at most twice the usual one."""
-        return self.perplexity is not None and self.perplexity <= 2 * usual
+    def credit(self, usual: float) -> float:
+        """1 for a text that is as wished and fluent enough, less the higher its perplexity, 0 for any other."""
+        return 0.0 if not self.as_wished or self.perplexity is None else min(1.0, 2 * usual / self.perplexity)
 
 
-class Bench:
+class Trials:
     """The LM, the wishes and the judges."""
 
     def __init__(self, prompts: list[str]) -> None:
@@ -153,36 +154,36 @@ def main() -> None:
     if unknown := [name for name in args.samplers if name not in SETTINGS]:
         parser.error(f"unknown sampler {unknown[0]!r}; choose from {', '.join(SETTINGS)}")
     prompts = (files("slalom.evaluation") / "data" / "tuning_prompts.txt").read_text(encoding="utf-8").splitlines()
-    bench = Bench(prompts[:1] if args.quick else prompts)
-    print(f"unsteered: median perplexity {bench.usual:.1f}", flush=True)
+    ours = Trials(prompts[:1] if args.quick else prompts)
+    print(f"unsteered: median perplexity {ours.usual:.1f}", flush=True)
     for sampler in ["lm-steer"] if args.quick else args.samplers or list(SETTINGS):
         settings = SETTINGS[sampler][:1] if args.quick else SETTINGS[sampler]
-        found = [tried(bench, sampler, setting, 0, []) for setting in settings]
-        best = sorted(range(len(settings)), key=lambda i: -both(found[i], bench.usual))[:AGAIN]
+        found = [tried(ours, sampler, setting, 0, []) for setting in settings]
+        best = sorted(range(len(settings)), key=lambda i: -credit(found[i], ours.usual))[:AGAIN]
         for i in sorted({0, *best}):  # the default with them
-            tried(bench, sampler, settings[i], 1, found[i])
+            tried(ours, sampler, settings[i], 1, found[i])
 
 
-def tried(bench: Bench, sampler: str, setting: Setting, turn: int, before: list[Trial]) -> list[Trial]:
+def tried(ours: Trials, sampler: str, setting: Setting, turn: int, before: list[Trial]) -> list[Trial]:
     """The texts of a setting, printed as a line together with those of the turn before."""
     started = time.perf_counter()
-    new = bench.write(sampler, setting, turn)
+    new = ours.write(sampler, setting, turn)
     seconds = (time.perf_counter() - started) / len(new)
     trials = [*before, *new]
     told = ", ".join(f"{name} {value}" for name, value in setting.items()) or "default"
     print(
         f"{sampler}, {told} (n {len(trials)}): as wished {fmean(one.as_wished for one in trials):.2f}; "
-        f"fluent enough {fmean(one.fluent(bench.usual) for one in trials):.2f}; both {both(trials, bench.usual):.2f}; "
         f"median perplexity {median(one.perplexity or 0.0 for one in trials):.1f}; "
+        f"credit {credit(trials, ours.usual):.2f}; "
         f"drafts {fmean(one.row.steps for one in trials):.1f}; {seconds:.1f} s a text",
         flush=True,
     )
     return trials
 
 
-def both(trials: list[Trial], usual: float) -> float:
-    """The share of texts that are as wished and fluent enough."""
-    return fmean(one.as_wished and one.fluent(usual) for one in trials)
+def credit(trials: list[Trial], usual: float) -> float:
+    """Of a text, on average."""
+    return fmean(one.credit(usual) for one in trials)
 
 
 if __name__ == "__main__":

@@ -92,11 +92,8 @@ def test_the_reported_perplexity_is_the_lms(default_lm: slalom.SteerableModel) -
 def test_the_shipped_classifier_knows_good_from_bad(default_lm: slalom.SteerableModel, text: str, label: str) -> None:
     first = text.split()[0]
     draft = draft_of(default_lm, [(first, text[len(first) :])])
-    for name in ("sentiment", "sentiment-smollm2"):
-        from slalom.constraints import classifier
-
-        judged = classifier(name, label).judge(draft)
-        assert judged.degree.item() > 0.5
+    for wish in (slalom.Sentiment(label), slalom.TableClassifier("sentiment-smollm2", label)):
+        assert wish.judge(draft).degree.item() > 0.5
 
 
 @pytest.mark.parametrize("text", ["The lake is about twenty-five miles long.", "The meeting is on Tuesday at noon."])

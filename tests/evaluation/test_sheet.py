@@ -23,6 +23,7 @@ WISHES: dict[str, list[dict[str, Any]]] = {
     "words": [{"kind": "keywords", "words": ["soup"]}],
     "neutral": [{"kind": "sentiment", "label": "neutral"}],
     "theirs": [{"kind": "classifier", "model": "my-guide", "label": "negative"}],
+    "of-the-table": [{"kind": "table-classifier", "folder": "my-table", "label": "negative"}],
     "friendly": [{"kind": "classifier", "model": "my-tone", "label": "friendly"}],
 }
 
@@ -216,6 +217,7 @@ def test_where_no_sentiment_was_asked_for_as_wished_is_left_out(tmp_path: Path) 
         ("neutral", "-1", 0.0),
         ("theirs", "-1", 1.0),
         ("theirs", "0", 0.0),
+        ("of-the-table", "-2", 1.0),
         ("friendly", "2", None),
     ],
 )
