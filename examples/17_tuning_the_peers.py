@@ -23,7 +23,7 @@ from slalom.evaluation.judges import Judge, JudgeInput, adapter_judge, embedded_
 
 SIGNS = {"positive": 1, "negative": -1}
 AGAIN = 4  # settings that are written a second time
-Setting = dict[str, Any]  # what differs from the default: options of `steer`, or else knobs
+Setting = dict[str, Any]  # what differs from the first one: options of `steer`, or else knobs
 
 SETTINGS: dict[str, list[Setting]] = {
     "bolt": [
@@ -32,13 +32,15 @@ SETTINGS: dict[str, list[Setting]] = {
         {"rate": 0.06},
         {"rate": 0.1},
         {"start": 0.3},
-        {"fluency": 0.03},
-        {"fluency": 0.3},
+        {"lm_weight": 0.03},
+        {"lm_weight": 0.3},
         {"noise": 0.0},
         {"noise": 0.02},
         {"weight": 2.0},
         {"steps": 20},
         {"steps": 20, "rate": 0.06},
+        {"select": "joint"},
+        {"select": "joint", "steps": 20},
     ],
     "cold": [
         {},
@@ -53,6 +55,7 @@ SETTINGS: dict[str, list[Setting]] = {
         {"tau": 2.0},
         {"start": "drawn", "temperature": 0.8},
         {"pace": 4.0, "steps": 16},
+        {"pace": 4.0, "steps": 16, "weight": 0.9},
     ],
     "mucola": [
         {},
@@ -67,6 +70,8 @@ SETTINGS: dict[str, list[Setting]] = {
         {"always": True},
         {"temperature": 0.8},
         {"steps": 16},
+        {"temperature": 0.5},
+        {"temperature": 0.8, "last_noise": 0.02},
     ],
     "lm-steer": [
         {},
@@ -81,6 +86,8 @@ SETTINGS: dict[str, list[Setting]] = {
         {"temperature": 0.5},
         {"strength": 3.0, "temperature": 0.7},
         {"strength": 8.0, "temperature": 0.5},
+        {"temperature": 0.3},
+        {"temperature": 0.5, "style": 0.0},
     ],
     "dab": [
         {},
@@ -95,9 +102,18 @@ SETTINGS: dict[str, list[Setting]] = {
         {"top_k": 50},
         {"top_k": 100},
         {"steps": 40},
+        {"select": "joint"},
+        {"select": "joint", "weight": 3.0},
     ],
 }
-OPTIONS = ("steps", "temperature", "top_p")  # the rest of a setting are knobs
+OPTIONS = ("steps", "temperature", "top_p", "select")  # the rest of a setting are knobs
+
+# The settings that all others differ from: the defaults as they were before these trials.
+BEFORE: dict[str, Setting] = {
+    "cold": {"pace": 8.0, "steps": 6},
+    "mucola": {"temperature": 1.0},
+    "lm-steer": {"temperature": 1.0},
+}
 
 
 class Trial(NamedTuple):
@@ -129,8 +145,9 @@ class Trials:
 
     def write(self, sampler: str, setting: Setting, turn: int) -> list[Trial]:
         """Every prompt once: with one wish in the first turn, with the other wish and another seed in the second."""
-        options = {name: value for name, value in setting.items() if name in OPTIONS}
-        knobs = {name: value for name, value in setting.items() if name not in OPTIONS}
+        whole = BEFORE.get(sampler, {}) | setting
+        options = {name: value for name, value in whole.items() if name in OPTIONS}
+        knobs = {name: value for name, value in whole.items() if name not in OPTIONS}
         trials = list[Trial]()
         for number, (label, wish) in enumerate(self.wishes.items()):
             prompts = self.prompts[(number + turn) % 2 :: 2]
@@ -160,7 +177,7 @@ def main() -> None:
         settings = SETTINGS[sampler][:1] if args.quick else SETTINGS[sampler]
         found = [tried(ours, sampler, setting, 0, []) for setting in settings]
         best = sorted(range(len(settings)), key=lambda i: -credit(found[i], ours.usual))[:AGAIN]
-        for i in sorted({0, *best}):  # the default with them
+        for i in sorted({0, *best}):  # the first with them
             tried(ours, sampler, settings[i], 1, found[i])
 
 
@@ -170,7 +187,7 @@ def tried(ours: Trials, sampler: str, setting: Setting, turn: int, before: list[
     new = ours.write(sampler, setting, turn)
     seconds = (time.perf_counter() - started) / len(new)
     trials = [*before, *new]
-    told = ", ".join(f"{name} {value}" for name, value in setting.items()) or "default"
+    told = ", ".join(f"{name} {value}" for name, value in setting.items()) or "as before"
     print(
         f"{sampler}, {told} (n {len(trials)}): as wished {fmean(one.as_wished for one in trials):.2f}; "
         f"median perplexity {median(one.perplexity or 0.0 for one in trials):.1f}; "

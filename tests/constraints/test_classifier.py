@@ -204,8 +204,21 @@ def test_outputs_that_depend_on_the_batch_or_on_the_padding_are_not_steady() -> 
 def test_the_fastest_way_is_taken_and_kept_by_name(on_openvino: Classifier, monkeypatch: pytest.MonkeyPatch) -> None:
     milliseconds = {"torch": 3.0, "bf16": 2.0, "f32": 1.0}
     monkeypatch.setattr(openvino_encoder, "_race", lambda runs, example: milliseconds)
-    assert found(on_openvino) == {"way": "f32", "milliseconds": milliseconds}
+    assert found(on_openvino) == {"milliseconds": milliseconds}
     assert prepare(on_openvino.model, on_openvino._outputs, inputs_of(on_openvino, TEXTS)) is not None
+
+
+@pytest.mark.parametrize(("torch_takes", "faster"), [(3.0, True), (1.5, False)])
+def test_who_wants_exact_outputs_gets_float32_or_torch_whichever_is_faster(
+    on_openvino: Classifier, monkeypatch: pytest.MonkeyPatch, torch_takes: float, faster: bool
+) -> None:
+    milliseconds = {"torch": torch_takes, "bf16": 1.0, "f32": 2.0}
+    monkeypatch.setattr(openvino_encoder, "_race", lambda runs, example: milliseconds)
+    inputs = inputs_of(on_openvino, TEXTS)
+    run = prepare(on_openvino.model, on_openvino._outputs, inputs, exact=True)
+    assert (run is not None) == faster
+    if run is not None:
+        assert torch.allclose(run(inputs), on_openvino._outputs(inputs), atol=1e-4)
 
 
 def test_a_conversion_is_found_by_the_models_files_or_else_by_its_numbers(

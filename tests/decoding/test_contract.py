@@ -12,6 +12,7 @@ from slalom.constraints import Keywords
 from slalom.constraints.classifier import Classifier
 from slalom.decoding import SAMPLERS
 from slalom.decoding.lm_steer import LMSteer
+from slalom.decoding.objective import Objective
 from slalom.decoding.sampler import Sampler
 from tests.helpers import decode, problem_of, steer_folder
 
@@ -68,6 +69,12 @@ def test_every_knob_is_documented() -> None:
     for kind in SAMPLERS.values():
         assert kind.__doc__
         assert all(knob.metadata["help"] for knob in fields(kind))
+
+
+def test_no_knob_of_a_sampler_is_called_like_one_of_the_objective_which_would_take_what_is_set_for_it() -> None:
+    taken = {field.name for field in fields(Objective)}
+    for kind in SAMPLERS.values():
+        assert not taken & {knob.name for knob in fields(kind)}
 
 
 def rng_of(seed: int):  # type: ignore[no-untyped-def]

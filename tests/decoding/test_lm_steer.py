@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -178,9 +179,10 @@ def test_what_cannot_be_steered_is_told_what_to_do(llama: SteerableModel, good: 
     assert "of 24 numbers, but those of llama-tied have 16" in told(good, steer=wide)
 
 
-def test_presets_are_the_originals(good: Classifier) -> None:
-    one = LMSteer.presets(good)["default"]
-    assert (one.steps, one.choice, one.temperature, one.top_p) == (2, "latest", 1.0, 0.9)
+def test_the_papers_preset_is_the_originals_and_ours_draws_more_carefully(good: Classifier) -> None:
+    own, paper = (LMSteer.presets(good)[name] for name in ("default", "paper"))
+    assert (paper.steps, paper.choice, paper.temperature, paper.top_p) == (2, "latest", 1.0, 0.9)
+    assert own == replace(paper, temperature=0.3)
 
 
 def test_any_wish_of_the_kind_detoxification_draws_from_the_whole_distribution(
@@ -189,6 +191,7 @@ def test_any_wish_of_the_kind_detoxification_draws_from_the_whole_distribution(
     assert LMSteer.presets(good + good)["default"].top_p == 0.9
     monkeypatch.setattr(good, "kind", "detoxification")
     assert LMSteer.presets(good + good)["default"].top_p == 1.0
+    assert LMSteer.presets(good + good)["default"].temperature == 1.0
     assert LMSteer.presets(good + Keywords(["soup"]))["default"].top_p == 0.9
 
 

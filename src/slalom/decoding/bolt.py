@@ -112,7 +112,7 @@ class BOLT:
     drift: float = knob(0.0, "mean of what is added to the bias after each update (the noise's size in the original)")
     accumulate: bool = knob(False, "add each gradient to all before it (yes in the original, which never clears them)")
     control: float = knob(1.0, "weight of the wish in the energy", least=0)
-    fluency: float = knob(0.1, "weight of the LM's mean negative log-likelihood of a token in the energy", least=0)
+    lm_weight: float = knob(0.1, "weight of the LM's mean negative log-likelihood of a token in the energy", least=0)
 
     @classmethod
     def presets(cls, constraint: Constraint) -> dict[str, Preset]:
@@ -123,7 +123,7 @@ class BOLT:
         own, paper = cls(), replace(cls(), units="raw", start=0.5, rate=0.025, noise=0.01, drift=0.01, accumulate=True)
         if not has_words(constraint):
             return {"default": Preset(own, steps=9), "paper": Preset(paper, steps=9)}
-        own, paper = (replace(one, schedule="increasing", control=0.3, fluency=1.0) for one in (own, paper))
+        own, paper = (replace(one, schedule="increasing", control=0.3, lm_weight=1.0) for one in (own, paper))
         return {
             "default": Preset(replace(own, rate=0.1), steps=101, stop=Stop(constraint.sure)),
             "paper": Preset(replace(paper, rate=0.4), steps=101, stop=Stop(constraint.sure)),
@@ -217,7 +217,7 @@ class BOLT:
         for end in ends.unique().tolist():
             rows = (ends == end).nonzero()[:, 0]
             loss = loss.index_add(0, rows, _loss(problem.constraint, written, rows, end, rng.select(rows)))
-        return self.control * loss - self.fluency * likelihood
+        return self.control * loss - self.lm_weight * likelihood
 
 
 @dataclass(frozen=True)

@@ -140,9 +140,9 @@ class MuCoLa:
         iterations = 500 if keywords else 200 if detoxify else 300
         paper = cls(goal=goal, wait=50 if keywords else 0)
         original = Preset(paper, steps=1 + iterations // paper.inner, temperature=1.0, top_p=0.96)
-        quiet = Preset(replace(paper, inner=10, noise=0.1), steps=6, choice="joint", temperature=1.0, top_p=0.96)
+        quiet = Preset(replace(paper, inner=10, noise=0.1), steps=6, choice="joint", temperature=0.8, top_p=0.96)
         if keywords:  # done at the first text with the words, mostly soon after the wait
-            quiet = replace(quiet, steps=31, stop=Stop(1.0), choice=original.choice)
+            quiet = replace(quiet, steps=31, stop=Stop(1.0), choice=original.choice, temperature=1.0)
         long = replace(quiet, sampler=replace(paper, noise=0.1), steps=original.steps)
         return {"default": quiet, "paper": original, "authors": long}
 

@@ -11,14 +11,17 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from slalom.backbone import progress, weights
+from slalom.backbone.engines import has_openvino
 from slalom.backbone.model import best_device, load_parts
 from slalom.backbone.vocabulary import text_reader
+from slalom.constraints.encoder import EXAMPLES
 from slalom.constraints.loading import card, read_classifier
 from slalom.errors import SlalomError
 from slalom.evaluation.tasks import Reads
 
 JUDGE_FOLDER = Path(__file__).parent / "judges"
 BATCH = 16  # texts in one pass
+Encode = Callable[[dict[str, torch.Tensor]], torch.Tensor]  # a classifier's inputs by name, [B, m] each → [B, classes]
 CACHED_TEXTS = 1000  # texts whose embeddings BERTScore keeps in memory
 BERTSCORE_LAYER = 8  # the layer that bert-score's authors found best for MPNet
 
@@ -55,13 +58,21 @@ class Judge(Protocol):
 
 
 class ClassifierJudge:
-    """The probability of one label of a sequence classifier."""
+    """The probability of one label of a sequence classifier, run by torch or whatever gives the same logits."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, label: int, info: JudgeInfo) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        label: int,
+        info: JudgeInfo,
+        run: Encode | None = None,
+    ) -> None:
         self.model = model.to(best_device())  # type: ignore[arg-type]
         self.tokenizer = tokenizer
         self.label = label
         self.info = info
+        self.run = run or self._run_by_torch
 
     @torch.inference_mode()
     def score(self, inputs: list[JudgeInput], reads: Reads) -> list[float | None]:
@@ -73,10 +84,16 @@ class ClassifierJudge:
             encoded = text_reader(self.tokenizer, texts)(
                 [texts[i] for i in batch], padding=True, truncation=True, max_length=512, return_tensors="pt"
             )
-            logits = self.model(**encoded.to(self.model.device)).logits
-            for i, value in zip(batch, self._values(logits.float()).tolist(), strict=True):
+            for i, value in zip(batch, self._values(self.run(dict(encoded)).float()).tolist(), strict=True):
                 values[i] = value
         return values
+
+    def _run_by_torch(self, encoded: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Inputs [B, m] to logits [B, classes]."""
+        logits: torch.Tensor = self.model(
+            **{name: tensor.to(self.model.device) for name, tensor in encoded.items()}
+        ).logits
+        return logits
 
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits [B, classes] to scores [B]."""
@@ -86,8 +103,14 @@ class ClassifierJudge:
 class ToneJudge(ClassifierJudge):
     """The likeliest of negative, neutral and positive, with its probability: below 0, exactly 0, above 0."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, info: JudgeInfo) -> None:
-        super().__init__(model, tokenizer, 0, info)
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        info: JudgeInfo,
+        run: Encode | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, 0, info, run)
 
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
         """The probability of the likeliest class, times -1, 0 or 1."""
@@ -223,9 +246,27 @@ def adapter_judge(name: str, label: str | None = None) -> Judge:
         training_card["accuracy"],
         training_card.get("mcc"),
     )
+    run = on_openvino(model, tokenizer)
     if label is None:
-        return ToneJudge(model, tokenizer, info)
-    return ClassifierJudge(model, tokenizer, training_card["labels"].index(label), info)
+        return ToneJudge(model, tokenizer, info, run)
+    return ClassifierJudge(model, tokenizer, training_card["labels"].index(label), info, run)
+
+
+def on_openvino(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Encode | None:
+    """A classifier as OpenVINO runs it in float32, on a CPU, where that is faster: a judge's scores stay torch's."""
+    if not has_openvino() or best_device().type != "cpu":
+        return None
+    from slalom.backbone.openvino_encoder import prepare
+
+    def logits(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        found: torch.Tensor = model(**inputs).logits
+        return found
+
+    try:
+        return prepare(model, logits, dict(tokenizer(EXAMPLES, padding=True, return_tensors="pt")), exact=True)
+    except SlalomError as error:
+        progress.say(f"torch is used: {error}")
+        return None
 
 
 def hub_judge(name: str, source: str, label: int | None = 1) -> Judge:
