@@ -38,7 +38,6 @@ SETTINGS: dict[str, list[Setting]] = {
         {"noise": 0.02},
         {"weight": 2.0},
         {"steps": 20},
-        {"steps": 20, "rate": 0.06},
         {"select": "joint"},
         {"select": "joint", "steps": 20},
     ],
