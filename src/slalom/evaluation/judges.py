@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -19,9 +19,11 @@ from slalom.constraints.loading import card, read_classifier
 from slalom.errors import SlalomError
 from slalom.evaluation.tasks import Reads
 
+if TYPE_CHECKING:
+    from slalom.backbone.openvino_encoder import Encode
+
 JUDGE_FOLDER = Path(__file__).parent / "judges"
 BATCH = 16  # texts in one pass
-Encode = Callable[[dict[str, torch.Tensor]], torch.Tensor]  # a classifier's inputs by name, [B, m] each → [B, classes]
 CACHED_TEXTS = 1000  # texts whose embeddings BERTScore keeps in memory
 BERTSCORE_LAYER = 8  # the layer that bert-score's authors found best for MPNet
 
