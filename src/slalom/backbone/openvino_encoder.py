@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from slalom.backbone import cache, progress
-from slalom.backbone.openvino_graph import compile_model
+from slalom.backbone.openvino_graph import compile_model, cores
 from slalom.errors import SlalomError
 
 # Inputs are padded to a multiple of this many tokens: whole vectors. Sums over the padding are added up in vectors;
@@ -102,10 +102,10 @@ def possible_ways() -> list[str]:
 
 
 def _fingerprint(model: nn.Module | str, encode: Encode, example: dict[str, torch.Tensor]) -> str:
-    """A name for exactly this function of exactly this model, converted by exactly these versions for such a CPU."""
+    """A name for exactly this function of exactly this model, converted by these versions for so many such cores."""
     ways = [WAYS[name] for name in possible_ways()]
     made_by = f"{encode.__qualname__} {sorted(example)} {ov.__version__} {torch.__version__} {ways} {PADDED_TO}"
-    seen = hashlib.sha256(made_by.encode())
+    seen = hashlib.sha256(f"{made_by} {cores()}".encode())
     if isinstance(model, str):
         seen.update(model.encode())
         return seen.hexdigest()[:16]

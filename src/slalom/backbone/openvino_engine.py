@@ -17,7 +17,7 @@ import torch
 from slalom.backbone import cache, openvino_pass, openvino_sharing, progress
 from slalom.backbone.engine import Memory, Pass, Prefix
 from slalom.backbone.engines import FAILURES
-from slalom.backbone.openvino_graph import compiled
+from slalom.backbone.openvino_graph import compiled, cores
 from slalom.backbone.openvino_pass import Graph, OpenVINOPass
 from slalom.backbone.saved import SavedModel, known_as
 from slalom.errors import SlalomError
@@ -134,11 +134,11 @@ def _remember(failure: Path, model: str, reason: str) -> None:
 
 
 def _fingerprint(model: PreTrainedModel | SavedModel) -> str:
-    """A name for exactly this model, converted by exactly these versions: by its files, or else by its numbers."""
+    """A name for exactly this model, by its files or else its numbers, converted by these versions on so many cores."""
     if isinstance(model, SavedModel):
         own = [model.fingerprint]
     else:
         sums = (parameter.detach().double().sum().item() for parameter in model.parameters())
         own = [model.config.to_json_string(), *map(str, sums)]
     versions = [importlib.metadata.version(package) for package in ("openvino", "nncf", "torch")]
-    return hashlib.sha256(json.dumps([LAYOUT, own, versions]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([LAYOUT, own, versions, cores()]).encode()).hexdigest()[:16]

@@ -23,6 +23,11 @@ COMPILED = "compiled"  # in a converted model's folder: what OpenVINO keeps of i
 _COMPILING = threading.Lock()
 
 
+def cores() -> int:
+    """How many this process may use. OpenVINO takes other kernels for one than for several, and last bits differ."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def compiled(folder: Path, group: str) -> ov.CompiledModel:
     """The graph of a converted LM, compiled; activations quantised to eight bits by groups of so many, if not 0.
 
