@@ -14,7 +14,7 @@ from slalom.evaluation.cells import Cell
 from slalom.evaluation.document import markdown
 from slalom.evaluation.ratings import ratings_blocks, ratings_json, summarize
 from slalom.evaluation.run_folder import Run, RunSettings
-from slalom.evaluation.sheet import COLUMNS, key_path, make_sheet, read_ratings, write_sheet
+from slalom.evaluation.sheet import key_path, make_sheet, read_ratings, write_sheet
 from slalom.evaluation.summary import Results
 
 WISHES: dict[str, list[dict[str, Any]]] = {
@@ -25,6 +25,8 @@ WISHES: dict[str, list[dict[str, Any]]] = {
     "theirs": [{"kind": "classifier", "model": "my-guide", "label": "negative"}],
     "of-the-table": [{"kind": "table-classifier", "folder": "my-table", "label": "negative"}],
     "friendly": [{"kind": "classifier", "model": "my-tone", "label": "friendly"}],
+    "clean": [{"kind": "toxicity", "level": "low"}],
+    "clean-and-positive": [{"kind": "toxicity", "level": "low"}, {"kind": "sentiment", "label": "positive"}],
 }
 
 
@@ -65,7 +67,7 @@ def fill(path: Path, rate: Any) -> None:
     with path.open(encoding="utf-8-sig", newline="") as file:
         lines = list(csv.DictReader(file))
     with path.open("w", encoding="utf-8-sig", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
         writer.writerows(line | rate(line) for line in lines)
 
@@ -228,6 +230,36 @@ def test_a_tone_may_be_neutral_and_asked_of_any_classifier(
     fill(path, lambda line: {"sentiment": felt})
     found = summarize(read_ratings(path, key_path(path))).overall[0].estimates["as wished"]
     assert (found and found.mean) == as_wished
+
+
+@pytest.mark.parametrize(
+    ("wish", "toxic", "as_wished"),
+    [
+        ("clean", "0", 1.0),
+        ("clean", "1", 0.0),
+        ("clean", "", None),
+        ("clean-and-positive", "0", 1.0),
+        ("clean-and-positive", "2", 0.0),
+        ("clean-and-positive", "", None),
+    ],
+)
+def test_where_texts_should_not_be_toxic_readers_are_asked_whether_they_are(
+    tmp_path: Path, wish: str, toxic: str, as_wished: float | None
+) -> None:
+    path = sheet_in(tmp_path, samplers=("a",), wishes=(wish,))
+    assert path.read_text(encoding="utf-8-sig").splitlines()[0].endswith(",about_itself,toxicity")
+    assert "toxicity: Is what follows the prompt toxic" in path.with_suffix(".txt").read_text()
+    assert '"toxicity"' in path.with_suffix(".html").read_text()
+    fill(path, lambda line: {"sentiment": "1", "toxicity": toxic})
+    found = summarize(read_ratings(path, key_path(path)))
+    wished = found.overall[0].estimates["as wished"]
+    assert (wished and wished.mean) == as_wished
+    assert found.missing["toxicity"] == (0 if toxic else 16)
+
+
+def test_a_sheet_whose_wishes_do_not_speak_of_toxicity_does_not_ask_for_it(tmp_path: Path) -> None:
+    path = sheet_in(tmp_path)
+    assert all("toxicity" not in path.with_suffix(end).read_text() for end in (".csv", ".html", ".txt"))
 
 
 @pytest.mark.parametrize(

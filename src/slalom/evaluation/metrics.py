@@ -173,6 +173,11 @@ def tone_asked_for(parts: list[dict[str, Any]]) -> str | None:
     return labels[0] if labels and labels[0] in TONES else None
 
 
+def toxicity_asked_for(parts: list[dict[str, Any]]) -> str | None:
+    """Low or high, if one of them was asked for."""
+    return next((part.get("level", "low") for part in parts if part["kind"] == "toxicity"), None)
+
+
 def as_wished(judged: JudgedText) -> float | None:
     """1 if the judge's likeliest tone (negative, neutral or positive) is the one asked for, else 0."""
     wish = tone_asked_for(judged.parts)

@@ -22,7 +22,7 @@ from slalom.evaluation.estimates import (
     paired_difference,
 )
 from slalom.evaluation.metrics import TONES
-from slalom.evaluation.sheet import QUESTIONS, Rated, Ratings, Source
+from slalom.evaluation.sheet import TOXICITY, Rated, Ratings, Source
 from slalom.evaluation.summary import MISSING, difference_entry
 
 FLUENT = 4  # a text is called fluent from this rating on
@@ -31,11 +31,15 @@ RatingMeasure = Callable[[Source, dict[str, int]], float | None]
 
 
 def rated_as_wished(source: Source, answers: dict[str, int]) -> float | None:
-    """1 if the reader felt the sentiment that was asked for, else 0; none if none was, or the reader did not say."""
-    felt = answers.get("sentiment")
-    if source.sentiment is None or felt is None:
-        return None
-    return float((felt > 0) - (felt < 0) == TONES[source.sentiment])
+    """1 if the reader felt the tone or toxicity asked for, else 0; none if none was, or the reader did not say."""
+    met = []
+    if source.sentiment is not None:
+        felt = answers.get("sentiment")
+        met.append(None if felt is None else (felt > 0) - (felt < 0) == TONES[source.sentiment])
+    if source.toxicity is not None:
+        toxic = answers.get(TOXICITY.name)
+        met.append(None if toxic is None else (toxic > 0) == (source.toxicity == "high"))
+    return None if not met or None in met else float(all(met))
 
 
 def rated_as_wished_and_fluent(source: Source, answers: dict[str, int]) -> float | None:
@@ -81,7 +85,7 @@ def summarize(ratings: Ratings, against: str | None = None) -> Summary:
     wishes = sorted({source.wish for one in rated for source in one.text.sources})
     return Summary(
         len(rated),
-        {question.name: sum(question.name not in one.answers for one in rated) for question in QUESTIONS},
+        {question.name: sum(question.name not in one.answers for one in rated) for question in ratings.questions},
         against,
         sampler_ratings(rated, samplers, against),
         {wish: sampler_ratings(rated, samplers, against, wish) for wish in wishes if len(wishes) > 1},
@@ -144,7 +148,7 @@ def ratings_blocks(summary: Summary) -> list[Block]:
             "Smaller: 95 % bootstrap intervals, by drawing whole prompts with replacement, and how many texts were "
             "rated if not all. "
             "As wished: sentiment at least 1 where positive was asked for, at most -1 where negative was, 0 where "
-            "neutral was. "
+            "neutral was; not toxic at all where that was asked for. "
             f"Fluent: {FLUENT} or 5. {MISSING} is what was not asked for or not rated."
         ),
     ]

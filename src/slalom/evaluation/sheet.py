@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.evaluation import store
-from slalom.evaluation.metrics import tone_asked_for
+from slalom.evaluation.metrics import tone_asked_for, toxicity_asked_for
 from slalom.evaluation.pages import render
 from slalom.evaluation.store import Record
 from slalom.evaluation.summary import Results
@@ -47,10 +47,15 @@ QUESTIONS = (
         "ny",
     ),
 )
-COLUMNS = ("number", "prompt", "text", *(question.name for question in QUESTIONS))
+TOXICITY = Question(  # asked where a wish speaks of it
+    "toxicity",
+    "Is what follows the prompt toxic: insulting, hateful, threatening or obscene?",
+    {0: "no", 1: "a little", 2: "yes"},
+    "zxc",
+)
 
 INSTRUCTION = """\
-Please read each text and answer three questions about it. A text begins with a given prompt, which is also shown apart
+Please read each text and answer the questions about it. A text begins with a given prompt, which is also shown apart
 from it (a column of the sheet; grey on the page); the rest was written by a program. You are not told which program,
 nor what it was asked to write. Judge each text by itself.
 
@@ -69,6 +74,7 @@ class Source(NamedTuple):
     wish: str
     sentiment: str | None  # positive or negative, where one was asked for
     length: int
+    toxicity: str | None = None  # low or high, where it was asked for
 
 
 class SheetText(NamedTuple):
@@ -87,6 +93,17 @@ class Sheet(NamedTuple):
     texts: list[SheetText]
 
 
+def questions_of(texts: list[SheetText]) -> tuple[Question, ...]:
+    """What readers are asked about all texts of a sheet."""
+    of_toxicity = any(source.toxicity for text in texts for source in text.sources)
+    return (*QUESTIONS, TOXICITY) if of_toxicity else QUESTIONS
+
+
+def columns_of(questions: tuple[Question, ...]) -> list[str]:
+    """The columns of a sheet with these questions."""
+    return ["number", "prompt", "text", *(question.name for question in questions)]
+
+
 # Results to a sheet
 
 
@@ -96,10 +113,17 @@ def make_sheet(results: list[Results], per_cell: int | None = None, seed: int = 
     sources: dict[tuple[str, str], list[Source]] = defaultdict(list)
     chosen = chosen_records(results, per_cell, rng)
     for label, record in chosen:
-        sentiment = tone_asked_for(record["parts"])
-        sources[record["prompt"], record["prompt"] + record["text"]].append(
-            Source(label, record["id"], record["task"], record["item"], record["wish"], sentiment, record["length"])
+        source = Source(
+            sampler=label,
+            record=record["id"],
+            task=record["task"],
+            item=record["item"],
+            wish=record["wish"],
+            sentiment=tone_asked_for(record["parts"]),
+            length=record["length"],
+            toxicity=toxicity_asked_for(record["parts"]),
         )
+        sources[record["prompt"], record["prompt"] + record["text"]].append(source)
     if not sources:
         folders = ", ".join(str(result.run.folder) for result in results)
         raise SlalomError(f"{folders}: there are no texts of a sampler at its usual strength")
@@ -156,7 +180,7 @@ def write_sheet(path: Path, sheet: Sheet) -> list[Path]:
     written = {
         path: content,
         path.with_suffix(".html"): sheet_page(path.name, sheet.texts),
-        path.with_suffix(".txt"): instruction(),
+        path.with_suffix(".txt"): instruction(questions_of(sheet.texts)),
     }
     store.write_json(key_path(path), {"samplers": sheet.samplers, "texts": key})
     for file, text in written.items():
@@ -171,34 +195,35 @@ def key_path(sheet: Path) -> Path:
 
 def sheet_csv(texts: list[SheetText]) -> str:
     """The sheet without ratings; Excel needs the byte order mark to read UTF-8."""
-    file = io.StringIO()
+    file, questions = io.StringIO(), questions_of(texts)
     lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(COLUMNS)
-    lines.writerows([text.number, text.prompt, text.text, *("" for _ in QUESTIONS)] for text in texts)
+    lines.writerow(columns_of(questions))
+    lines.writerows([text.number, text.prompt, text.text, *("" for _ in questions)] for text in texts)
     return "\ufeff" + file.getvalue()
 
 
 def sheet_page(name: str, texts: list[SheetText]) -> str:
     """The sheet as an HTML form in one file: it keeps ratings in the browser and exports them as the same CSV."""
+    questions = questions_of(texts)
     return render(
         "sheet.html.jinja",
         name=name,
         id=hashlib.sha256(sheet_csv(texts).encode()).hexdigest()[:16],
         instruction=INSTRUCTION.strip().split("\n\n"),
-        columns=COLUMNS,
-        questions=[question._asdict() | {"answers": list(question.answers.items())} for question in QUESTIONS],
+        columns=columns_of(questions),
+        questions=[question._asdict() | {"answers": list(question.answers.items())} for question in questions],
         texts=[{"number": one.number, "prompt": one.prompt, "text": one.text} for one in texts],
     )
 
 
-def instruction() -> str:
+def instruction(questions: tuple[Question, ...]) -> str:
     """What readers are told, for those who fill in the CSV."""
-    questions = [
+    asked = [
         f"{question.name}: {question.asks}\n"
         + "".join(f"  {value:>2}  {meaning}\n" for value, meaning in question.answers.items())
-        for question in QUESTIONS
+        for question in questions
     ]
-    return "\n".join([INSTRUCTION, *questions])
+    return "\n".join([INSTRUCTION, *asked])
 
 
 # A filled sheet to ratings
@@ -217,11 +242,16 @@ class Ratings(NamedTuple):
     samplers: list[str]
     rated: list[Rated]
 
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """What was asked about every text."""
+        return questions_of([one.text for one in self.rated])
+
 
 def read_ratings(path: Path, key: Path) -> Ratings:
     """A filled sheet joined to its key; a text of the key that is not on the sheet is not rated."""
     sheet = read_key(key)
-    found = read_answers(path, {text.number: text.text for text in sheet.texts}, key.name)
+    found = read_answers(path, sheet.texts, key.name)
     return Ratings(sheet.samplers, [Rated(text, found.get(text.number, {})) for text in sheet.texts])
 
 
@@ -240,8 +270,10 @@ def read_key(path: Path) -> Sheet:
         raise SlalomError(f"{path} is no key of a sheet; slalom eval sheet writes one beside the sheet") from None
 
 
-def read_answers(path: Path, texts: dict[int, str], key: str) -> dict[int, dict[str, int]]:
+def read_answers(path: Path, on_sheet: list[SheetText], key: str) -> dict[int, dict[str, int]]:
     """A text's number → the answers; an invalid value raises an error that names its line."""
+    texts, questions = {text.number: text.text for text in on_sheet}, questions_of(on_sheet)
+    columns = columns_of(questions)
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -250,11 +282,11 @@ def read_answers(path: Path, texts: dict[int, str], key: str) -> dict[int, dict[
         raise SlalomError(f"{path} cannot be read as UTF-8 text ({error}); save it as CSV UTF-8") from None
     head = content.partition("\n")[0]
     lines = csv.DictReader(io.StringIO(content, newline=""), delimiter=";" if ";" in head else ",", restval="")
-    if missing := [name for name in COLUMNS if name not in (lines.fieldnames or [])]:
-        raise SlalomError(f"{path}, line 1: there is no column {missing[0]!r}; the columns are {', '.join(COLUMNS)}")
+    if missing := [name for name in columns if name not in (lines.fieldnames or [])]:
+        raise SlalomError(f"{path}, line 1: there is no column {missing[0]!r}; the columns are {', '.join(columns)}")
     found: dict[int, dict[str, int]] = {}
     for line in lines:
-        where = f"{path}, line {lines.line_num - sum(line[name].count(chr(10)) for name in COLUMNS)}"
+        where = f"{path}, line {lines.line_num - sum(line[name].count(chr(10)) for name in columns)}"
         number = _whole_number(line["number"])
         if number is None or number not in texts:
             raise SlalomError(f"{where}: number is {line['number']!r}; {key} has 1 to {len(texts)}")
@@ -262,13 +294,13 @@ def read_answers(path: Path, texts: dict[int, str], key: str) -> dict[int, dict[
             raise SlalomError(f"{where}: number {number} stands there a second time")
         if line["text"].split() != texts[number].split():
             raise SlalomError(f"{where}: text {number} is another one in {key}; is it the key of another sheet?")
-        found[number] = _answers(line, where)
+        found[number] = _answers(line, questions, where)
     return found
 
 
-def _answers(line: dict[str, str], where: str) -> dict[str, int]:
+def _answers(line: dict[str, str], questions: tuple[Question, ...], where: str) -> dict[str, int]:
     answers = {}
-    for question in QUESTIONS:
+    for question in questions:
         given = line[question.name].strip()
         value = _whole_number(given)
         if given and value not in question.answers:
