@@ -20,7 +20,6 @@ from slalom.backbone.rollout import Prompts, rollout
 from slalom.backbone.steering import Change, Steers, hidden_size, steering
 from slalom.constraints.constraint import Constraint
 from slalom.decoding.knobs import knob
-from slalom.decoding.none import own_text
 from slalom.decoding.randomness import Rng
 from slalom.decoding.sampler import Preset, Problem
 from slalom.errors import SlalomError
@@ -52,11 +51,10 @@ class Trained(NamedTuple):
 
 
 class LMSteerState(NamedTuple):
-    """The latest draft, the prompts as the torch engine read them with the steers on, and how many were drawn."""
+    """The latest draft, and the prompts as the torch engine read them with the steers on."""
 
     latest: Draft
-    prompts: Prompts | None
-    steps: int
+    prompts: Prompts
 
     def select(self, rows: list[int]) -> LMSteerState:
         """Only these rows."""
@@ -86,7 +84,7 @@ class LMSteer:
         Ours of style has a lower temperature: at the original's a small LM's texts fall apart.
         """
         detoxify = all(part.kind == "detoxification" for _, part in constraint.terms())
-        paper = Preset(cls(), steps=2, choice="latest", temperature=1.0, top_p=1.0 if detoxify else 0.9)
+        paper = Preset(cls(), steps=1, choice="latest", temperature=1.0, top_p=1.0 if detoxify else 0.9)
         return {"default": paper if detoxify else replace(paper, temperature=0.3), "paper": paper}
 
     def stronger(self, strength: float) -> Self:
@@ -94,20 +92,21 @@ class LMSteer:
         return replace(self, strength=strength)
 
     def init(self, problem: Problem, rng: Rng) -> LMSteerState:
-        """The LM's own text, so that every step after it is steered."""
-        self._pulls(problem)  # a wish that cannot be steered to is refused before anything is written
-        return LMSteerState(own_text(problem), None, 0)
-
-    def step(self, problem: Problem, state: LMSteerState, rng: Rng) -> LMSteerState:
-        """A fresh sample of the steered LM; the first one by the random numbers of the LM's own text."""
-        if state.steps:
-            problem = problem.redrawn(rng)
+        """A sample of the steered LM, drawn by the random numbers that the LM's own text would be."""
         lm = on_torch(problem.lm)
         with torch.inference_mode(), steering(lm.model, self._change(problem)):
-            prompts = state.prompts or lm.read(problem.prompts.prompts)
+            prompts = lm.read(problem.prompts.prompts)
+        return LMSteerState(self._sample(problem, prompts), prompts)
+
+    def step(self, problem: Problem, state: LMSteerState, rng: Rng) -> LMSteerState:
+        """A fresh sample."""
+        return state._replace(latest=self._sample(problem.redrawn(rng), state.prompts))
+
+    def _sample(self, problem: Problem, prompts: Prompts) -> Draft:
+        lm = on_torch(problem.lm)
+        with torch.inference_mode(), steering(lm.model, self._change(problem)):
             draft = rollout(lm, prompts, problem.rows, problem.limits, draw=problem.draw).draft
-        draft = draft._replace(log_probs=lm.log_probs(draft))  # the LM's own, not the steered one's
-        return LMSteerState(draft, prompts, state.steps + 1)
+        return draft._replace(log_probs=lm.log_probs(draft))  # the LM's own, not the steered one's
 
     def read(self, problem: Problem, state: LMSteerState) -> Draft:
         """The latest draft."""
