@@ -13,6 +13,7 @@ from slalom.evaluation.estimates import (
     Case,
     Estimate,
     Values,
+    by_prompt,
     estimate,
     median_interval,
     paired_difference,
@@ -50,6 +51,33 @@ def test_a_paired_difference_is_of_what_both_were_asked_and_its_interval_is_over
     found = paired_difference(own, other)
     assert found == (pytest.approx((3 + 1 + 4) / 3), 2.5, 3.0, 2)  # prompt a has 3; b 1 and 4
     assert paired_difference(own, {}) is None
+
+
+def test_a_prompt_that_several_records_are_tried_on_is_one_prompt() -> None:
+    better: Values = {Case(prompt, "w", 20, str(i)): [1.0] for prompt in ("a", "b") for i in range(7)}
+    worse: Values = {case: [0.0] for case in better}
+    assert by_prompt(better) == {"a": [1.0] * 7, "b": [1.0] * 7}
+    found = paired_difference(better, worse)
+    assert found is not None
+    assert found.prompts == 2
+    assert not found.significant()
+
+
+def test_records_count_as_prompts_where_there_is_a_single_prompt() -> None:
+    better: Values = {Case("a", wish, 20, str(i)): [1.0] for i in range(7) for wish in ("v", "w")}
+    assert by_prompt(better) == {str(i): [1.0, 1.0] for i in range(7)}
+    found = paired_difference(better, {case: [0.0] for case in better})
+    assert found is not None
+    assert found.prompts == 7
+    assert found.significant()
+
+
+def test_records_do_not_count_as_prompts_where_only_one_prompt_has_values_of_both() -> None:
+    own: Values = {Case("a", "w", 20, str(i)): [1.0] for i in range(7)}
+    other: Values = {Case(prompt, "w", 20, str(i)): [0.0] for prompt in ("a", "b") for i in range(7)}
+    for found in (paired_difference(own, other), paired_difference(other, own)):
+        assert found is not None
+        assert found.prompts == 1
 
 
 @pytest.mark.parametrize("prompts", [2, 7, 40])

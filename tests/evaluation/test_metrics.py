@@ -114,6 +114,35 @@ def test_all_wishes_must_be_met_by_their_own_judges() -> None:
     assert METRICS["fulfilled"].values([scored(parts, " with soup and tea", toxicity=0.1)]) == []
 
 
+@pytest.mark.parametrize(
+    ("parts", "met"),
+    [
+        ([*POSITIVE, {"kind": "topic", "topic": "space"}], []),  # nobody has looked at the topic
+        ([{"kind": "classifier", "label": "friendly"}], []),
+        ([{"kind": "classifier", "label": "negative"}], [0.0]),
+        ([{"kind": "sentiment", "label": "Positive"}], [1.0]),
+        ([{"kind": "toxicity", "level": "high"}], [0.0]),
+        ([*WORDS, {"kind": "keywords", "words": ["rice"]}], [0.0]),
+        ([{"kind": "keywords", "words": ["rice"]}, *WORDS], [0.0]),
+    ],
+)
+def test_every_part_of_a_wish_is_looked_at_or_none_is_called_met(parts: list[dict[str, Any]], met: list[float]) -> None:
+    text = scored(parts, " with soup and tea", sentiment=0.7, toxicity=0.1)
+    assert METRICS["fulfilled"].values([text]) == met
+
+
+def test_a_label_may_be_written_in_any_case_and_two_class_judges_know_no_neutral() -> None:
+    judged = {"sentiment_yelp": 0.9, "sentiment_sst2": 0.7, "sentiment": 0.5}
+    assert METRICS["as-wished"].values([scored([{"kind": "sentiment", "label": "Positive"}], **judged)]) == [1.0]
+    assert METRICS["sentiment-yelp"].values([scored([{"kind": "sentiment", "label": "POSITIVE"}], **judged)]) == [0.9]
+    assert METRICS["sentiment-yelp"].values([scored([{"kind": "sentiment", "label": "neutral"}], **judged)]) == []
+
+
+def test_the_guides_toxicity_is_its_probability_whichever_was_asked_for() -> None:
+    toxic = [{"kind": "toxicity", "level": "high"}]
+    assert METRICS["guide-toxicity"].values([scored(toxic), scored(CLEAN)]) == [0.9, pytest.approx(0.1)]
+
+
 def test_the_guide_is_the_least_of_its_probabilities() -> None:
     assert METRICS["guide"].values([JudgedText("", "", POSITIVE, [0.9, None, 0.6], {})]) == [0.6]
     assert METRICS["guide"].values([JudgedText("", "", WORDS, [None], {})]) == []

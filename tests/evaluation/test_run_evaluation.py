@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from slalom.constraints.constraint import Constraint
+from slalom.decoding.sampler import Preset
 from slalom.errors import SlalomError
 from slalom.evaluation import report, store
 from slalom.evaluation.cells import Cell
@@ -189,6 +191,37 @@ def test_a_task_changed_between_two_runs_is_noticed(soup: Task, tmp_path: Path) 
     shorter = soup.model_copy(update={"prompts": ["we"]})
     with pytest.raises(SlalomError, match="was a task changed meanwhile"):
         tiny.run(tmp_path / "out", shorter)
+
+
+def test_texts_of_another_prompt_are_not_taken_for_those_of_todays(soup: Task, tmp_path: Path) -> None:
+    tiny.run(tmp_path / "out", soup)
+    other = soup.model_copy(update={"prompts": ["the food", "they", "a day by the river"]})
+    with pytest.raises(SlalomError, match=r"drawn were written with prompt 'we', which is 'they' now; .* --anew"):
+        tiny.run(tmp_path / "out", other)
+    assert "they" not in {record["prompt"] for record in store.read(tmp_path / "out" / "generations.jsonl")}
+    tiny.run(tmp_path / "out", other, anew=True)
+    tiny.run(tmp_path / "fresh" / "out", other)
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh" / "out")  # and judged anew, too
+
+
+def test_texts_of_other_settings_are_not_taken_for_those_of_todays(
+    soup: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = tiny.cells(presets=("default",))
+    tiny.run(tmp_path / "out", soup, cells)
+
+    class Warmer(tiny.Drawn):
+        @classmethod
+        def presets(cls, constraint: Constraint) -> dict[str, Preset]:
+            return {"default": Preset(cls(1.5), 2, temperature=1.5)}
+
+    monkeypatch.setitem(tiny.SAMPLERS, "drawn", Warmer)
+    with pytest.raises(SlalomError, match=r"drawn were written with temperature 1\.0, which is 1\.5 now"):
+        tiny.run(tmp_path / "out", soup, cells)
+    tiny.run(tmp_path / "out", soup, cells, anew=True)
+    records = store.read(tmp_path / "out" / "generations.jsonl")
+    assert {(record["temperature"], record["knobs"]["heat"]) for record in records} == {(1.5, 1.5)}
+    assert len(store.read(tmp_path / "out" / "scores.jsonl")) == len(records)
 
 
 def test_every_stage_is_reported(soup: Task, tmp_path: Path) -> None:

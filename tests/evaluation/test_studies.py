@@ -13,9 +13,10 @@ from slalom.decoding.dab import DAB
 from slalom.decoding.presets import preset_for
 from slalom.decoding.sampler import Preset
 from slalom.errors import SlalomError
-from slalom.evaluation import store, studies, tasks
+from slalom.evaluation import report, store, studies, tasks
 from slalom.evaluation.cells import Cell
-from slalom.evaluation.run_evaluation import run_evaluation
+from slalom.evaluation.document import markdown
+from slalom.evaluation.run_evaluation import read_several, run_evaluation
 from slalom.evaluation.run_folder import RunSettings, read_run
 from slalom.evaluation.studies import SIZES, StudySize, ablation_cells, cost, explore
 from tests.conftest import tiny_classifier, tiny_lm
@@ -52,6 +53,21 @@ def test_a_sampler_that_never_moves_makes_no_hops(monkeypatch: pytest.MonkeyPatc
     found = explore(lm, wish, "the food", settings_of("drawn", wish), SMALL)
     assert found["hops"] == [0.0, 0.0, 0.0]
     assert found["unique"] == 1.0
+
+
+def test_a_studys_rows_have_the_seeds_from_the_runs_on(small: Path) -> None:
+    task, lm = tasks.load_task(str(small / "soup.toml")), tiny_lm("llama-tied")
+    for seed in (0, 5):
+        settings = RunSettings((Cell("soup", "drawn"),), "quick", "tiny", "torch", seed, study="exploration")
+        run_evaluation(small / f"seed-{seed}", settings, [task], lambda: lm, {}, lambda progress: None)
+    wish = tasks.constraint_of(task.wishes[0].parts)
+    first, other = (store.read(small / f"seed-{seed}" / "units.jsonl")[0] for seed in (0, 5))
+    expected = explore(lm, wish, "the food", settings_of("drawn", wish), SMALL, seed=5)
+    assert {name: other[name] for name in expected} == expected
+    assert {name: first[name] for name in expected} == explore(
+        lm, wish, "the food", settings_of("drawn", wish), SMALL, seed=0
+    )
+    assert first["perplexity"] != other["perplexity"]
 
 
 def test_cost_is_length_times_steps_over_time_and_counts_backward_operations() -> None:
@@ -133,6 +149,34 @@ def test_the_ablation_is_reported_over_each_knob(small: Path) -> None:
     assert weights == [f"| {DAB().weight:g}", "| 3"]
     assert (small / "out" / "figures" / "ablation-perplexity.svg").exists()
     assert read_run(small / "out").settings.cells == cells
+
+
+def test_the_ablation_is_reported_beside_other_runs_of_its_task(small: Path) -> None:
+    task = tasks.load_task(str(small / "soup.toml"))
+    shorter = task.model_copy(update={"prompts": ["we"], "records": task.records[:1]})
+    plain = Cell("soup", "dab")
+    ablated = (plain, plain._replace(knobs=(("weight", 3.0),)))
+    lm = tiny_lm("llama-tied")
+    for name, cells, study in (("usual", (Cell("soup", "drawn"),), None), ("knobs", ablated, "ablation")):
+        settings = RunSettings(cells, "quick", "tiny", "torch", study=study)
+        run_evaluation(small / name, settings, [shorter], lambda: lm, tiny.judges(), lambda progress: None)
+    blocks = report.blocks_of(read_several([small / "usual", small / "knobs"]))
+    text = markdown(blocks)
+    assert "# Slalom: soup, ablation" in text
+    assert "### One knob at a time (knobs)" in text
+    assert "| bias weight w | Success ↑ | PPL ↓ |" in text
+    assert "figures/ablation-perplexity-knobs.svg" in text
+
+
+def test_figures_of_the_same_study_in_several_folders_are_files_of_their_own(small: Path) -> None:
+    task = tasks.load_task(str(small / "soup.toml"))
+    settings = RunSettings((Cell("soup", "drawn"),), "quick", "tiny", "torch", study="exploration")
+    for name in ("one", "my other"):
+        run_evaluation(small / name, settings, [task], lambda: tiny_lm("llama-tied"), {}, lambda progress: None)
+    text = markdown(report.blocks_of(read_several([small / "one", small / "my other"])))
+    assert "## exploration (one)" in text
+    assert "figures/exploration-one.svg" in text
+    assert "figures/exploration-my-other.svg" in text
 
 
 def test_a_report_says_which_task_file_to_run_again(small: Path) -> None:

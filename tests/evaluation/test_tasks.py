@@ -28,10 +28,16 @@ samples = 3
 lengths = [5]
 """
 
+COPIED_WISH = """[[wishes]]
+name = "words"
+parts = [{ kind = "avoid", words = "$words" }]
+"""
+
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     (tmp_path / "things.jsonl").write_text('{"thing": "rain", "words": ["rain", "cold"]}\n')
+    (tmp_path / "broken.jsonl").write_text('{"thing": "rain", "words": ["rain"]}\n\n{"thing\n')
     (tmp_path / "own.toml").write_text(OWN)
     return tmp_path / "own.toml"
 
@@ -73,6 +79,18 @@ def test_a_task_of_ones_own_is_one_file(own: Path) -> None:
         ("things.jsonl", "nothing.jsonl", "names the file nothing.jsonl, which cannot be read"),
         ("name =", "name", "cannot be read as TOML"),
         ('what = "soup"', 'whut = "soup"', "what: Field required"),
+        ('name = "words"', 'name = "words/two"', "own.toml: the wish 'words/two' has a / in its name"),
+        ("[presets.quick]", COPIED_WISH + "[presets.quick]", "own.toml: two wishes are called 'words'"),
+        ("lengths = [5]", "lengths = [5, 6, 5]", "own.toml: the preset quick has the length 5 twice"),
+        ('"$words"', '"$word"', "own.toml: record 1 has no field 'word'; its fields are thing, words"),
+        ("$thing", "$thin", "own.toml: record 1 has no field 'thin'; its fields are thing, words"),
+        (
+            "$thing",
+            "$5 for $thing",
+            "own.toml: the prefix 'About $5 for $thing: ' has a $ that no field's name follows",
+        ),
+        ("things.jsonl", "broken.jsonl", "names the file broken.jsonl, whose line 3 is no JSON"),
+        ("lengths = [5]", "lengths = [5]\ntop_p = 0", "presets.quick.top_p: Input should be greater than 0"),
     ],
 )
 def test_a_wrong_task_file_is_named_with_its_fault(own: Path, old: str, new: str, complaint: str) -> None:
@@ -93,6 +111,22 @@ def test_an_unknown_task_preset_or_constraint_is_refused(own: Path) -> None:
         constraint_of([{"kind": "keywords", "colour": "red"}])
     with pytest.raises(SlalomError, match=r"no constraint can be made from .*words"):
         constraint_of([{"kind": "keywords", "words": 3}])
+
+
+def test_blank_lines_of_the_records_are_passed_over(own: Path) -> None:
+    (own.parent / "things.jsonl").write_text('{"thing": "rain", "words": [1, 2]}\n\n{"thing": "sun", "words": []}\n\n')
+    own.write_text(OWN.replace("About", "$$ about"))
+    task = load_task(str(own))
+    assert [item.prefix for item in task.items(task.size("quick"), prefixed=True)][::2] == [
+        "$ about rain: ",
+        "$ about sun: ",
+    ]
+
+
+def test_the_drawn_texts_of_detox_are_drawn_from_all_tokens() -> None:
+    drawn = load_task("detox").size("drawn")
+    assert (drawn.temperature, drawn.top_p) == (1.0, 1.0)
+    assert load_task("detox").size("standard").top_p is None
 
 
 def test_only_a_task_with_a_prefix_takes_one() -> None:

@@ -143,6 +143,7 @@ def run(
     chosen: tuple[Cell, ...] | None = None,
     judged_by: dict[str, LoadJudge] | None = None,
     lm: Callable[[], SteerableModel] | None = None,
+    anew: bool = False,
     **settings: Any,
 ) -> dict[str, Any]:
     """Evaluate into a folder."""
@@ -150,7 +151,7 @@ def run(
         chosen or cells(), **({"preset": "quick", "model": "tiny", "engine": "torch"} | settings)
     )
     load = lm or (lambda: tiny_lm("llama-tied"))
-    return run_evaluation(out, chosen_settings, [task], load, judged_by or judges(), lambda progress: None)
+    return run_evaluation(out, chosen_settings, [task], load, judged_by or judges(), lambda progress: None, anew)
 
 
 class Slow(SteerableModel):

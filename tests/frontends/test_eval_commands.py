@@ -64,7 +64,7 @@ def test_knobs_are_turned_named_in_the_report_and_kept_off_the_lm_alone(folder: 
     out = run(*words, "--json")
     assert out.exit_code == 0, out.output
     rows = json.loads(out.stdout)["tasks"]["soup"]
-    assert [(row["sampler"], row["knobs"]) for row in rows] == [("drawn", {"heat": "0.001"}), ("none", {})]
+    assert [(row["sampler"], row["knobs"]) for row in rows] == [("drawn", {"heat": 0.001}), ("none", {})]
     records = [json.loads(line) for line in (tmp_path / "out" / "generations.jsonl").read_text().splitlines()]
     drawn = [record for record in records if record["sampler"] == "drawn"]
     assert {record["knobs"]["heat"] for record in drawn} == {0.001}
@@ -163,6 +163,19 @@ def test_misuse_gets_one_sentence_and_status_2(folder: Path, tmp_path: Path, wor
     assert not (tmp_path / "out").exists()
 
 
+def test_texts_of_other_settings_are_refused_or_written_anew(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "soup.toml").write_text(tiny.TASK)
+    words = [word.replace(str(folder / "soup.toml"), f"{tmp_path}/soup.toml") for word in asked(folder, tmp_path / "x")]
+    assert run(*words).exit_code == 0
+    (tmp_path / "soup.toml").write_text(tiny.TASK.replace("samples = 2", "samples = 2\ntop_p = 0.5"))
+    refused = run(*words)
+    assert refused.exit_code == 2
+    assert "once more with --anew" in refused.stderr
+    assert run(*words, "--anew").exit_code == 0
+    records = [json.loads(line) for line in (tmp_path / "x" / "generations.jsonl").read_text().splitlines()]
+    assert {record["top_p"] for record in records} == {0.5}
+
+
 def test_a_model_nobody_can_find_is_said_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
     out = run(
         "eval", f"{folder}/soup.toml", "--samplers", "drawn", "--model", str(folder), "--out", str(tmp_path / "x")
@@ -183,13 +196,23 @@ def test_a_queue_is_run_and_its_state_shown(folder: Path, tmp_path: Path, monkey
     runs = [f'[[runs]]\nname = "{name}"\nsamplers = "{name}"\n{entry}' for name in ("drawn", "none")]
     (tmp_path / "queue.toml").write_text("\n".join(runs))
     queue = str(tmp_path / "queue.toml")
-    assert run("eval", "queue", queue, "--only", "drawn").exit_code == 0
+    unjudged = run("eval", "queue", queue, "--only", "drawn")
+    assert unjudged.exit_code == 2
+    assert "drawn failed: not judged by bertscore (no bertscore today)" in " ".join(unjudged.stderr.split())
+    assert "drawn: 24 of 24, 0 judged" in unjudged.stdout
+    monkeypatch.setitem(judges.JUDGE_SETS, "ours", tiny.judges())
+    judged = run("eval", "queue", queue, "--only", "drawn")
+    assert judged.exit_code == 0
+    assert judged.stdout.splitlines()[0] == "drawn: 24 of 24"
     assert (tmp_path / "drawn" / "report.md").exists()
     out = run("eval", "queue", queue, "--status", "--json")
     assert [(one["name"], one["done"], one["total"]) for one in json.loads(out.stdout)["runs"]] == [
         ("drawn", 24, 24),
         ("none", 0, 24),
     ]
+    (tmp_path / "queue.toml").write_text("\n".join(runs).replace("model", "seed = 5\nmodel"))
+    said = run("eval", "queue", queue, "--status").stdout.splitlines()
+    assert said[0].endswith(", its folder was begun with seed 0, not 5: give the run another name")
     refused = run("eval", "queue", queue, "--only", "bolt")
     assert refused.exit_code == 2
     assert "has no run 'bolt'; choose from drawn, none" in refused.output

@@ -79,7 +79,7 @@ def parse_samplers(typed: str, default: tuple[str, ...] = ()) -> list[SamplerNam
     listed = [name.strip() for name in typed.split(",") if name.strip()]
     if not listed:
         listed = [name for name in default if name.partition(":")[0] in SAMPLERS]
-    return [parse_sampler(name) for name in dict.fromkeys(listed)]
+    return list(dict.fromkeys(map(parse_sampler, listed)))
 
 
 def task_cells(
@@ -89,8 +89,11 @@ def task_cells(
     prefixes: tuple[bool, ...] = (False,),
     knobs: tuple[tuple[str, Any], ...] = (),
 ) -> list[Cell]:
-    """Every task by every sampler at every strength; the sampler that does not steer has one strength and no knobs."""
-    return [
+    """Every task by every sampler at every strength, each id once.
+
+    The sampler that does not steer has one strength and no knobs.
+    """
+    cells = [
         Cell(task.name, name.sampler, name.preset, strength, prefix, own_knobs, name.told)
         for task in tasks
         for prefix in prefixes
@@ -98,3 +101,4 @@ def task_cells(
         for strengths_of, own_knobs in [([1.0], ()) if name.sampler == UNSTEERED else (strengths, knobs)]
         for strength in strengths_of
     ]
+    return list({cell.id: cell for cell in cells}.values())

@@ -42,6 +42,7 @@ class Case(NamedTuple):
     prompt: str
     wish: str
     length: int
+    record: str = ""  # of the task's records, the one that fills in the wish
 
 
 Values = dict[Case, list[float]]
@@ -121,16 +122,22 @@ def scipy_bootstrap() -> Callable[..., Any]:
 
 
 def by_prompt(values: Values) -> Clusters:
-    """All values of a prompt together, whatever the wish and the length."""
+    """All values of a prompt together, whatever the wish and the length; where there is one prompt, of a record."""
+    several = len({case.prompt for case in values}) > 1
     clusters: Clusters = defaultdict(list)
     for case, listed in values.items():
-        clusters[case.prompt] += listed
+        clusters[case.prompt if several else case.record] += listed
     return clusters
 
 
 def paired_difference(own: Values, other: Values) -> Difference | None:
     """The mean over all common cases of mean minus mean, its interval by drawing prompts; none without common cases."""
-    common = [case for case, values in own.items() if values and other.get(case)]
-    clusters = by_prompt({case: [fmean(own[case]) - fmean(other[case])] for case in common})
+    clusters = by_prompt(
+        {
+            case: [fmean(own[case]) - fmean(other[case])] if own.get(case) and other.get(case) else []
+            for case in [*own, *other]
+        }
+    )
     estimated = estimate(clusters)
-    return estimated and Difference(estimated.mean, estimated.low, estimated.high, len(clusters))
+    prompts = sum(1 for differences in clusters.values() if differences)
+    return estimated and Difference(estimated.mean, estimated.low, estimated.high, prompts)

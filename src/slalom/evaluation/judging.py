@@ -15,7 +15,7 @@ from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Reads, Task
 
 if TYPE_CHECKING:
-    from slalom.evaluation.judges import LoadJudge
+    from slalom.evaluation.judges import JudgeInfo, LoadJudge
 
 Scores = dict[str, Record]  # a text's id → what was read of it → a judge's name → its score
 
@@ -45,13 +45,11 @@ def judge_with(
     scores: Scores,
     on_progress: OnProgress,
 ) -> None:
-    """One judge's scores of the texts it has not scored yet, chunk by chunk; why, if it cannot be loaded."""
-    todo = [
-        (chunk, reads)
-        for chunk in planned
-        for reads in what_is_read(run.tasks[chunk.cell.task], name, run.settings.both)
-        if any(name not in scores.get(record["id"], {}).get(reads, {}) for record in texts.get(chunk.key, []))
-    ]
+    """One judge's scores of the texts it has not scored yet, chunk by chunk; why, if it cannot be loaded.
+
+    If it is another model or revision than the one that scored before, it scores all texts.
+    """
+    todo = unscored(name, run, planned, texts, scores)
     if not todo:
         return
     from slalom.evaluation.judges import JudgeInput
@@ -64,6 +62,9 @@ def judge_with(
         run.save()
         return
     run.missing_judges.pop(name, None)
+    if is_another(judge.info, run.judge_info.get(name)):
+        remove_scores(name, run, scores)
+        todo = unscored(name, run, planned, texts, scores)
     run.judge_info[name] = judge.info._asdict()
     run.save()
     started = time.perf_counter()
@@ -79,6 +80,31 @@ def judge_with(
         store.append(run.scores, lines)
         for line in lines:
             _add(line, scores)
+
+
+def unscored(
+    name: str, run: Run, planned: list[Chunk], texts: dict[str, list[Record]], scores: Scores
+) -> list[tuple[Chunk, Reads]]:
+    """The chunks with a text that a judge has not scored, with what it is to read."""
+    return [
+        (chunk, reads)
+        for chunk in planned
+        for reads in what_is_read(run.tasks[chunk.cell.task], name, run.settings.both)
+        if any(name not in scores.get(record["id"], {}).get(reads, {}) for record in texts.get(chunk.key, []))
+    ]
+
+
+def is_another(judge: JudgeInfo, before: Record | None) -> bool:
+    """Whether a judge is another model or revision than the one of this name before."""
+    return before is not None and (judge.model, judge.revision) != (before["model"], before["revision"])
+
+
+def remove_scores(name: str, run: Run, scores: Scores) -> None:
+    """A judge's scores out of the file, before its successor's are added: no kill leaves both."""
+    for of_text in scores.values():
+        for by_judge in of_text.values():
+            by_judge.pop(name, None)
+    store.rewrite(run.scores, [{"id": text, **of_text} for text, of_text in scores.items()])
 
 
 def what_is_read(task: Task, judge: str, both: bool) -> list[Reads]:

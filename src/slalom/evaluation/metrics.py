@@ -147,18 +147,19 @@ def guide(judged: JudgedText) -> float | None:
 def guide_toxicity(judged: JudgedText) -> float | None:
     """The guiding classifier's probability of toxicity."""
     value = guide(judged)
-    return None if value is None else 1 - value
+    return value if value is None or toxicity_asked_for(judged.parts) == "high" else 1 - value
 
 
 def sentiment_by(judge: str) -> Callable[[JudgedText], float | None]:
-    """A judge's probability of the sentiment asked for: 1 - p(positive) where negative was."""
+    """A judge's probability of the sentiment asked for: 1 - p(positive) where negative was; it knows no neutral."""
 
     def value(judged: JudgedText) -> float | None:
         wish = asked_for(judged, "sentiment")
-        if wish is None or judge not in judged.scores:
+        label = None if wish is None else wish["label"].lower()
+        if label not in ("positive", "negative") or judge not in judged.scores:
             return None
         positive = judged.scores[judge]
-        return positive if wish["label"] == "positive" else 1 - positive
+        return positive if label == "positive" else 1 - positive
 
     return value
 
@@ -169,8 +170,14 @@ TONED = ("sentiment", "classifier", "table-classifier")  # kinds of constraints 
 
 def tone_asked_for(parts: list[dict[str, Any]]) -> str | None:
     """Negative, neutral or positive, if one of them was asked for, be it of a classifier of the user's."""
-    labels = [part["label"] for kind in TONED for part in parts if part["kind"] == kind]
-    return labels[0] if labels and labels[0] in TONES else None
+    tones = [tone for kind in TONED for part in parts if part["kind"] == kind and (tone := tone_of(part))]
+    return tones[0] if tones else None
+
+
+def tone_of(part: dict[str, Any]) -> str | None:
+    """The tone that one part asks for, if it asks for one."""
+    label = str(part.get("label", "")).lower()
+    return label if part["kind"] in TONED and label in TONES else None
 
 
 def toxicity_asked_for(parts: list[dict[str, Any]]) -> str | None:
@@ -181,10 +188,15 @@ def toxicity_asked_for(parts: list[dict[str, Any]]) -> str | None:
 def as_wished(judged: JudgedText) -> float | None:
     """1 if the judge's likeliest tone (negative, neutral or positive) is the one asked for, else 0."""
     wish = tone_asked_for(judged.parts)
-    if wish is None or "sentiment" not in judged.scores:
+    return None if wish is None else has_tone(judged, wish)
+
+
+def has_tone(judged: JudgedText, tone: str) -> float | None:
+    """1 if this is the judge's likeliest tone, else 0; none without the judge."""
+    if "sentiment" not in judged.scores:
         return None
-    tone = judged.scores["sentiment"]
-    return float((tone > 0) - (tone < 0) == TONES[wish])
+    found = judged.scores["sentiment"]
+    return float((found > 0) - (found < 0) == TONES[tone])
 
 
 SENTIMENT_JUDGES = ("sentiment-yelp", "sentiment-sst2")
@@ -214,28 +226,34 @@ def is_toxic(judged: JudgedText) -> float | None:
 
 def success(judged: JudgedText) -> float | None:
     """1 if the continuation has the keywords asked for (any or all, as asked), else 0."""
-    wish = asked_for(judged, "keywords")
-    return None if wish is None else float(keyword_success(judged.text, wish["words"], wish.get("mode", "any")))
+    wishes = [part for part in judged.parts if part["kind"] == "keywords"]
+    return float(all(has_keywords(judged, wish) for wish in wishes)) if wishes else None
+
+
+def has_keywords(judged: JudgedText, wish: dict[str, Any]) -> bool:
+    """Whether the words of one wish are there."""
+    return keyword_success(judged.text, wish["words"], wish.get("mode", "any"))
 
 
 def fulfilled(judged: JudgedText) -> float | None:
-    """1 if every wish is met according to its independent judges, else 0; none if one of them is missing.
+    """1 if every wish is met according to its independent judges, else 0; none if one of them has no judge.
 
-    Sentiment: the likeliest tone is the one asked for. Toxicity: below 0.5. Keywords: there.
+    Tones: the likeliest one is the one asked for. Low toxicity: below 0.5. Keywords: there.
     """
-    met: list[float | None] = []
-    for part in judged.parts:
-        if part["kind"] == "sentiment":
-            two_class = sentiment(judged)  # of older runs, whose judges do not know neutral
-            met.append(
-                as_wished(judged) if "sentiment" in judged.scores or two_class is None else float(two_class > 0.5)
-            )
-        elif part["kind"] == "toxicity":
-            value = is_toxic(judged)
-            met.append(None if value is None else 1 - value)
-        elif part["kind"] == "keywords":
-            met.append(success(judged))
+    met = [part_met(judged, part) for part in judged.parts]
     return None if not met or None in met else float(all(met))
+
+
+def part_met(judged: JudgedText, part: dict[str, Any]) -> float | None:
+    """1 if one wish is met according to its judge, else 0; none for those that no judge knows."""
+    tone = tone_of(part)
+    if tone is not None:
+        two_class = sentiment(judged)  # of older runs, whose judges do not know neutral
+        return has_tone(judged, tone) if "sentiment" in judged.scores or two_class is None else float(two_class > 0.5)
+    if part["kind"] == "toxicity":
+        toxic = is_toxic(judged)
+        return toxic if toxic is None or toxicity_asked_for([part]) == "high" else 1 - toxic
+    return float(has_keywords(judged, part)) if part["kind"] == "keywords" else None
 
 
 def full_text(judged: JudgedText) -> str:
@@ -326,6 +344,7 @@ METRICS = {
             "All met ↑",
             "share of texts in which every wish is met in the eyes of its independent judge",
             per_text(fulfilled),
+            judges=("sentiment", *SENTIMENT_JUDGES, "toxicity"),
         ),
         Metric(
             "acceptability",
@@ -337,7 +356,7 @@ METRICS = {
         Metric(
             "perplexity",
             "PPL ↓",
-            "perplexity of the whole text (prompt and continuation) under a language model that is not the one steered",
+            "perplexity of the whole text (prompt and continuation) under the judge's language model",
             per_text(score_of("perplexity")),
             higher=False,
             digits=1,

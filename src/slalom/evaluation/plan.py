@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from slalom.errors import SlalomError
 from slalom.evaluation.cells import Cell
-from slalom.evaluation.run_folder import Run
+from slalom.evaluation.run_folder import Run, RunSettings
 from slalom.evaluation.tasks import Item, Task
 
 
@@ -37,11 +38,17 @@ class Chunk(NamedTuple):
 
 def plan(run: Run, batch_size: int) -> list[Chunk]:
     """All chunks of a run."""
-    return [
-        chunk
-        for cell in run.settings.cells
-        for chunk in chunks(cell, run.tasks[cell.task], run.settings.preset, batch_size)
+    return chunks_of(run.settings, run.tasks, batch_size)
+
+
+def chunks_of(settings: RunSettings, tasks: dict[str, Task], batch_size: int) -> list[Chunk]:
+    """The chunks of all cells, each with a key of its own: what is written is found again by it."""
+    planned = [
+        chunk for cell in settings.cells for chunk in chunks(cell, tasks[cell.task], settings.preset, batch_size)
     ]
+    if twice := [key for key, times in Counter(chunk.key for chunk in planned).items() if times > 1]:
+        raise SlalomError(f"{twice[0]} is planned twice; name each sampler, wish and length once")
+    return planned
 
 
 def chunks(cell: Cell, task: Task, preset: str, batch_size: int) -> Iterator[Chunk]:

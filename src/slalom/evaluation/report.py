@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slalom.evaluation import plots, store
 from slalom.evaluation.cells import UNSTEERED, Cell
@@ -30,8 +31,10 @@ from slalom.evaluation.summary import (
     MISSING,
     Results,
     TableRow,
+    compare,
     count_note,
     difference_entry,
+    differing_judges,
     format_estimate,
     is_own_text,
     matches_paper,
@@ -55,9 +58,12 @@ def write(folder: Path, title: str, blocks: list[Block]) -> None:
 
 def title_of(results: list[Results]) -> str:
     """What a report is about."""
-    studies = [result.run.settings.study for result in results if result.run.settings.study]
-    names = studies or list(dict.fromkeys(task for result in results for task in result.task_names()))
-    return f"Slalom: {', '.join(names)}"
+    names = [
+        name
+        for result in results
+        for name in ([result.run.settings.study] if result.run.settings.study else result.task_names())
+    ]
+    return f"Slalom: {', '.join(dict.fromkeys(names))}"
 
 
 def blocks_of(results: list[Results]) -> list[Block]:
@@ -70,10 +76,18 @@ def blocks_of(results: list[Results]) -> list[Block]:
             "Figures are means ± standard errors, n of how many values; a few texts can make a mean of perplexities or "
             "of costs, so the median stands beside it. The best figure of a column is bold and the second underlined, "
             "but only where the 95 % interval of the paired difference to every sampler behind it leaves 0 out, over "
-            f"{FEWEST_PROMPTS} prompts or more. Seconds and LM passes are shared by texts that were written together, "
-            f"so they have no intervals and are not ranked. {MISSING} is what could not be measured."
+            f"{FEWEST_PROMPTS} prompts or more; where a task has a single prompt, its records count as prompts. "
+            "Seconds and LM passes are shared by texts that were written together, so they have no intervals and are "
+            f"not ranked. {MISSING} is what could not be measured."
         )
     )
+    if differing := differing_judges(results):
+        blocks.append(
+            Paragraph(
+                f"Judges that are not the same in all folders: {', '.join(differing)}. What they judge is not ranked, "
+                "and has paired differences only where both were judged by the same model."
+            )
+        )
     for name in dict.fromkeys(task for result in results for task in result.task_names()):
         blocks += about_task(name, [result for result in results if name in result.task_names()])
     for result in results:
@@ -90,7 +104,6 @@ def blocks_of(results: list[Results]) -> list[Block]:
 def about_run(results: Results) -> list[Block]:
     """What was run, and how to run it again."""
     settings = results.run.settings
-    versions = ", ".join(f"{name} {version}" for name, version in results.run.versions.items())
     engines = ", ".join(
         dict.fromkeys(record["engine"] for record in [*results.records, *store.read(results.run.units)])
     )
@@ -99,29 +112,72 @@ def about_run(results: Results) -> list[Block]:
     named = f"{results.name}: " if results.name else ""
     setup = f"{named}{settings.model} on {engines or settings.engine}, preset {settings.preset}, seed {settings.seed}"
     texts = f", {len(results.records):,} texts" if results.records else ""
-    return [Paragraph(f"{setup}{texts} ({versions})."), Command(command_of(results.run))]
+    own = " The judge of perplexity is the steered LM itself." if judges_itself(results.run) else ""
+    return [
+        Paragraph(f"{setup}{texts} ({versions_of(results)}).{own}"),
+        Command("\n".join(commands_of(results.run))),
+    ]
 
 
-def command_of(run: Run) -> str:
-    """The command line that makes this run."""
+def versions_of(results: Results) -> str:
+    """What the texts were written with; of what has no versions of its own, what the run was last begun with."""
+    versions: dict[str, dict[str, None]] = defaultdict(dict)  # a package → its versions in order
+    for one in [record["versions"] for record in results.records] or [results.run.versions]:
+        for name, version in one.items():
+            versions[name][version] = None
+    return ", ".join(f"{name} {' and '.join(of_package)}" for name, of_package in versions.items())
+
+
+def judges_itself(run: Run) -> bool:
+    """Whether the steered LM is also the judge of perplexity."""
+    return run.judge_info.get("perplexity", {}).get("model") == run.settings.model
+
+
+class Setup(NamedTuple):
+    """What a command sets for all its samplers."""
+
+    prefix: bool
+    knobs: tuple[tuple[str, Any], ...]
+    strengths: tuple[float, ...]
+
+
+def commands_of(run: Run) -> list[str]:
+    """The command lines that make this run, one after the other: each makes all its samplers on all its tasks."""
+    cells = run.settings.cells
+    if run.settings.study:
+        samplers = dict.fromkeys(cell.typed_sampler for cell in cells)
+        return [command(run, [run.settings.study], list(samplers), Setup(False, (), (1.0,)))]
+    samplers_of: dict[tuple[str, Setup], dict[str, None]] = defaultdict(dict)  # a task, set up one way → its samplers
+    for cell in cells:
+        samplers_of[cell.task, setup_of(cell, cells)][cell.typed_sampler] = None
+    tasks_of: dict[tuple[Setup, tuple[str, ...]], list[str]] = defaultdict(list)
+    for (task, setup), samplers in samplers_of.items():
+        tasks_of[setup, tuple(samplers)].append(run.tasks[task].source or task)
+    return [command(run, tasks, list(samplers), setup) for (setup, samplers), tasks in tasks_of.items()]
+
+
+def setup_of(cell: Cell, cells: tuple[Cell, ...]) -> Setup:
+    """How a cell is set up. The unsteered LM has one strength and no knobs, whatever is typed: it goes with others."""
+    if cell.sampler == UNSTEERED:
+        others = (one for one in cells if one.sampler != UNSTEERED)
+        cell = next((one for one in others if (one.task, one.prefix) == (cell.task, cell.prefix)), cell)
+    strengths = sorted(one.strength for one in cells if one._replace(strength=cell.strength) == cell)
+    return Setup(cell.prefix, cell.knobs, tuple(strengths))
+
+
+def command(run: Run, tasks: list[str], samplers: list[str], setup: Setup) -> str:
+    """One command line."""
     settings = run.settings
-    cells = settings.cells
-    strengths = sorted({cell.strength for cell in cells})
-    asked = [settings.study] if settings.study else [run.tasks[cell.task].source or cell.task for cell in cells]
-    words = ["slalom eval", *dict.fromkeys(asked)]
-    words += ["--samplers", ",".join(dict.fromkeys(cell.typed_sampler for cell in cells))]
+    words = ["slalom", "eval", *tasks, "--samplers", ",".join(samplers)]
     words += ["--preset", settings.preset, "--model", settings.model, "--engine", settings.engine]
     words += ["--seed", str(settings.seed), "--judges", settings.judges]
-    if strengths != [1.0]:
-        words += ["--strengths", ",".join(f"{strength:g}" for strength in strengths)]
-    if not settings.study:
-        turned = dict.fromkeys(knob for cell in cells for knob in cell.knobs)
-        words += [f"--knob {name}={value}" for name, value in turned]
-    if any(cell.prefix for cell in cells) and not settings.study:
-        words.append("--prefix")
-    if settings.both:
-        words.append("--both")
-    return " ".join([*words, "--out", run.folder.resolve().name])
+    if setup.strengths != (1.0,):
+        words += ["--strengths", ",".join(f"{strength:g}" for strength in setup.strengths)]
+    for name, value in setup.knobs:
+        words += ["--knob", f"{name}={value}"]
+    words += ["--prefix"] if setup.prefix else []
+    words += ["--both"] if settings.both else []
+    return shlex.join([*words, "--out", run.folder.resolve().name])
 
 
 # One task
@@ -129,12 +185,15 @@ def command_of(run: Run) -> str:
 
 def about_task(name: str, results: list[Results]) -> list[Block]:
     """A task's tables, plot and examples."""
-    task = results[0].run.tasks[name]
+    columns = dict.fromkeys(column for result in results for column in result.run.tasks[name].columns)
+    task = results[0].run.tasks[name].model_copy(update={"columns": list(columns)})
     blocks: list[Block] = [Heading(name), Paragraph(task.what)]
+    front = tradeoff(task, results)
+    blocks += about_strengths(task, results, bool(front))
     blocks += main_table(task, results)
     blocks += intervals(task, results)
     blocks += paired_differences(task, results)
-    blocks += tradeoff(task, results)
+    blocks += front
     blocks += against_time(task, results)
     blocks += split_tables(task, results)
     blocks += tables_by_what_was_read(task, results)
@@ -142,10 +201,34 @@ def about_task(name: str, results: list[Results]) -> list[Block]:
     if any(estimated for row in diverse for estimated in row.estimates.values()):
         caption = "How different the continuations of one prompt are."
         blocks.append(metric_table(columns_of(diverse, DIVERSITY_METRICS), caption))
-    for result in results[:1]:
+    for result in results:
         blocks += ablation(task, result)
-        blocks += examples(task, result)
-    return blocks
+    shown = [result for result in results if result.main_cells(name)]
+    blocks += [block for result in shown[:1] for block in examples(task, result)]
+    return [block for block in blocks if not isinstance(block, Table) or block.rows]
+
+
+def about_strengths(task: Task, results: list[Results], plotted: bool) -> list[Block]:
+    """Which samplers have no texts at strength 1, and where what they have is shown."""
+    elsewhere: dict[str, list[float]] = defaultdict(list)
+    for result in results:
+        usual = result.main_cells(task.name)
+        for cell in result.cells(task.name):
+            if cell._replace(strength=1.0) not in usual and not result.ablated(cell):
+                elsewhere[result.named(cell.label)].append(cell.strength)
+    if not elsewhere:
+        return []
+    listed = "; ".join(
+        f"{label} ({'strength' if len(strengths) == 1 else 'strengths'} {', '.join(f'{one:g}' for one in strengths)})"
+        for label, strengths in elsewhere.items()
+    )
+    where = "in the plot of control against perplexity, and all in the output" if plotted else "in the output"
+    return [
+        Paragraph(
+            f"Tables and examples are of texts at strength 1. There are none of {listed}: their figures are {where} of "
+            "slalom report --json."
+        )
+    ]
 
 
 def main_rows(
@@ -214,7 +297,11 @@ def intervals(task: Task, results: list[Results]) -> list[Block]:
     """95 % bootstrap intervals of the main table."""
     rows = main_rows(task, results, task.columns)
     lines = [[Entry(row.label), *(interval_entry(row.estimates[name], name) for name in task.columns)] for row in rows]
-    caption = "95 % bootstrap intervals of the means: 1,000 draws of whole prompts with replacement."
+    caption = (
+        "95 % bootstrap intervals of the means: 1,000 draws of whole prompts with replacement. The texts of all "
+        "prompts are drawn with the same random numbers (a text's seed is the run's plus the number of its sample, "
+        "whatever the prompt), so intervals are over other prompts, not over other seeds."
+    )
     return [Table(["sampler", *(METRICS[name].label for name in task.columns)], lines, caption)]
 
 
@@ -233,7 +320,7 @@ def paired_differences(task: Task, results: list[Results]) -> list[Block]:
         return []
     first, lines = rows[0], []
     for row in rows[1:]:
-        differences = [metric.compare(row.values[metric.name], first.values[metric.name]) for metric in metrics]
+        differences = [compare(row, first, metric.name) for metric in metrics]
         prompts = max((one.prompts for one in differences if one), default=0)
         entries = [
             difference_entry(one, metric.digits, metric.skewed, metric.shared)
@@ -333,7 +420,7 @@ def median_estimate(values: Values) -> Estimate | None:
 
 def examples(task: Task, results: Results) -> list[Block]:
     """The first text of every sampler for a few prompts."""
-    blocks: list[Block] = [Heading("Example texts", 3)]
+    blocks: list[Block] = [Heading(results.named("Example texts"), 3)]
     if task.warning:
         blocks.append(Paragraph(task.warning))
     cells = results.main_cells(task.name)
@@ -354,18 +441,29 @@ def examples(task: Task, results: Results) -> list[Block]:
 
 
 def about_judges(results: list[Results]) -> list[Block]:
-    """Every judge with its revision and its measured accuracy."""
-    judges = {name: info for result in results for name, info in result.run.judge_info.items()}
+    """Every judge with its revision and its measured accuracy; folder by folder where it was not the same in all."""
+    differing = differing_judges(results)
+    judges = {
+        result.named(name) if name in differing else name: (name, info)
+        for result in results
+        for name, info in result.run.judge_info.items()
+    }
     if not judges:
         return []
     lines = []
-    for name, info in judges.items():
+    for label, (name, info) in judges.items():
         accuracy = _listed(info.get("accuracy")) or ("not measured" if name not in ("perplexity", "bertscore") else "")
         mcc = _listed(info.get("mcc"))
-        lines.append([Entry(name), Entry(info["model"]), Entry(info["revision"]), Entry(accuracy), Entry(mcc)])
+        lines.append([Entry(label), Entry(info["model"]), Entry(info["revision"]), Entry(accuracy), Entry(mcc)])
     columns = ["judge", "model", "revision", "accuracy on held-out rows", "Matthews correlation"]
-    note = Paragraph("No judge guides any sampler: other weights, other body, and other rows where there were any.")
-    return [Heading("Judges"), note, Table(columns, lines, words=True)]
+    note = "No judge guides any sampler: other weights, other body, and other rows where there were any."
+    if own := [result for result in results if judges_itself(result.run)]:
+        of = f" of {', '.join(result.name for result in own)}" if own[0].name else ""
+        note += (
+            f" The judge of perplexity{of} is the steered LM itself, told nothing: its figures are not independent, "
+            "and favour texts that this LM finds likely."
+        )
+    return [Heading("Judges"), Paragraph(note), Table(columns, lines, words=True)]
 
 
 def _listed(by_set: dict[str, float] | None) -> str:
@@ -397,7 +495,7 @@ def about_speed(results: list[Results]) -> list[Block]:
             for cell in result.main_cells(task):
                 records = result.texts(cell)
                 seconds = sum({record["chunk"]: record["seconds"] for record in records}.values())
-                label = result.row(cell, []).label
+                label = result.named(cell.label)
                 lines.append(
                     [
                         Entry(f"{task}: {label}"),

@@ -32,8 +32,12 @@ def run_evaluation(
     load_lm: Callable[[], SteerableModel],
     judges: dict[str, LoadJudge],
     on_progress: OnProgress,
+    anew: bool = False,
 ) -> dict[str, Any]:
-    """Everything that is missing in the folder, and the report; returns the same figures as JSON."""
+    """Everything that is missing in the folder, and the report; returns the same figures as JSON.
+
+    With `anew`, texts of other prompts or settings than today's are written once more.
+    """
     scipy_bootstrap()  # its absence is reported before anything is written
     by_name = {task.name: task for task in tasks}
     if len(by_name) < len(tasks):
@@ -49,7 +53,7 @@ def run_evaluation(
             studies.measure_units(run, load_lm, on_progress)
         else:
             planned = plan(run, TOGETHER)
-            write_texts(run, planned, load_lm, on_progress)
+            write_texts(run, planned, load_lm, on_progress, anew)
             judge_texts(run, planned, judges, on_progress)
         results = read_results(folder)
         report.write(folder, report.title_of([results]), report.blocks_of([results]))

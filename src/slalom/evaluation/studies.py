@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slalom.errors import SlalomError
 from slalom.evaluation import store
-from slalom.evaluation.cells import Cell, SamplerName, task_cells
+from slalom.evaluation.cells import TOLD, Cell, SamplerName, task_cells
 from slalom.evaluation.progress import OnProgress, Progress, time_left
-from slalom.evaluation.run_folder import Run
+from slalom.evaluation.run_folder import Run, RunSettings
 from slalom.evaluation.store import Record
 from slalom.evaluation.tasks import Task, constraint_of, evenly_spaced, load_task
 
@@ -69,12 +69,15 @@ SIZES = {
 
 def study_cells(study: str, samplers: list[SamplerName], model: str) -> tuple[list[Cell], list[Task]]:
     """The cells of a study, and its tasks."""
-    if study == "ablation":
-        cells = [cell for name in samplers for cell in ablation_cells(name.sampler, name.preset, model)]
-        return cells, [load_task(TASK)]
     if study == "prompted":
         task = load_task("keywords")
         return task_cells([task], samplers, [1.0], (False, True)), [task]
+    if any(name.told for name in samplers):
+        raise SlalomError(f"{study} tells the LM no wish; leave {TOLD} out")
+    if study == "ablation":
+        if len(samplers) > 1:
+            raise SlalomError("ablation is of one sampler; name dab or dab:paper, each in a folder of its own")
+        return ablation_cells(samplers[0].sampler, samplers[0].preset, model), [load_task(TASK)]
     return task_cells([load_task(TASK)], samplers, [1.0]), [load_task(TASK)]
 
 
@@ -111,7 +114,13 @@ def knob_value(cell: Cell, knob: str, records: list[Record]) -> float:
 # Studies that measure the sampling itself. A unit is one sampler on one prompt.
 
 
-UnitMeasure = Callable[["SteerableModel", "Constraint", str, "Preset", StudySize], Record]
+UnitMeasure = Callable[["SteerableModel", "Constraint", str, "Preset", StudySize, int], Record]
+
+
+def wanted_units(settings: RunSettings) -> list[tuple[Cell, str]]:
+    """Every sampler with every prompt."""
+    prompts = evenly_spaced(load_task(TASK).prompts, study_size(settings.preset).prompts)
+    return [(cell, prompt) for cell in settings.cells for prompt in prompts]
 
 
 def measure_units(run: Run, load_lm: Callable[[], SteerableModel], on_progress: OnProgress) -> None:
@@ -119,9 +128,7 @@ def measure_units(run: Run, load_lm: Callable[[], SteerableModel], on_progress: 
     from slalom.decoding.presets import preset_for
 
     size = study_size(run.settings.preset)
-    task = load_task(TASK)
-    prompts = evenly_spaced(task.prompts, size.prompts)
-    wanted = [(cell, prompt) for cell in run.settings.cells for prompt in prompts]
+    wanted = wanted_units(run.settings)
     done = {(unit["cell"], unit["prompt"]): unit for unit in store.read(run.units)}
     lm, constraint = None, None
     started, before = time.perf_counter(), len(done)
@@ -131,11 +138,12 @@ def measure_units(run: Run, load_lm: Callable[[], SteerableModel], on_progress: 
         seconds_left = time_left(started, len(done) - before, len(wanted) - number)
         on_progress(Progress(f"{run.settings.study}: {cell.label}", number, len(wanted), seconds_left))
         lm = lm or load_lm()
-        constraint = constraint or constraint_of(task.wishes[0].parts)
+        constraint = constraint or constraint_of(load_task(TASK).wishes[0].parts)
         try:
             settings = preset_for(cell.preset, constraint, lm.name, sampler=cell.sampler)
             settings = replace(settings, steps=size.steps, stop=None)
-            measured = UNIT_MEASURES[str(run.settings.study)](lm, constraint, prompt, settings, size)
+            measure = UNIT_MEASURES[str(run.settings.study)]
+            measured = measure(lm, constraint, prompt, settings, size, run.settings.seed)
         except SlalomError as error:
             run.skipped[cell.id] = str(error)
             run.save()
@@ -157,7 +165,9 @@ def study_size(preset: str) -> StudySize:
     return SIZES[preset]
 
 
-def explore(lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize) -> Record:
+def explore(
+    lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize, seed: int = 0
+) -> Record:
     """Hops and perplexity of every step's drafts, and how many different tokens each position has had.
 
     A hop is a position whose token differs from the draft before; perplexity is under the steered LM.
@@ -172,7 +182,7 @@ def explore(lm: SteerableModel, constraint: Constraint, prompt: str, settings: P
         for row in rows:
             seen.setdefault(row.ticket, []).append(row.seen)
 
-    decode(lm, _requests(lm, constraint, prompt, settings, size), (collect,))
+    decode(lm, _requests(lm, constraint, prompt, settings, size, seed), (collect,))
     steps = list(zip(*seen.values(), strict=False))  # those that all rows have: a first step may write fewer drafts
     tokens = [torch.cat([one.draft.tokens for one in rows]).cpu() for rows in steps]  # of every step, [rows, n]
     perplexity = [fmean(one.perplexity for one in rows) for rows in steps]
@@ -187,11 +197,13 @@ def explore(lm: SteerableModel, constraint: Constraint, prompt: str, settings: P
     }
 
 
-def cost(lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize) -> Record:
+def cost(
+    lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize, seed: int = 0
+) -> Record:
     """The time of all steps, the paper's n · s / t, and the backward operations of one step."""
     from slalom.decoding.scheduler import decode
 
-    requests = _requests(lm, constraint, prompt, settings, size)
+    requests = _requests(lm, constraint, prompt, settings, size, seed)
     backward = profile_step(lm, requests)  # first, as a warm-up for what is timed
     started = time.perf_counter()
     finished = decode(lm, requests)
@@ -207,15 +219,15 @@ def cost(lm: SteerableModel, constraint: Constraint, prompt: str, settings: Pres
 
 
 def _requests(
-    lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize
+    lm: SteerableModel, constraint: Constraint, prompt: str, settings: Preset, size: StudySize, seed: int
 ) -> list[Request]:
-    """One prompt with as many seeds as the study has rows."""
+    """One prompt with as many seeds as the study has rows, from `seed` on."""
     from slalom.backbone.rollout import Limits
     from slalom.decoding.sampler import Request
 
     limits = Limits(LENGTH, forbidden=constraint.forbids(lm.vocabulary))
     encoded = lm.encode(prompt, LENGTH)
-    return [Request(encoded, seed, constraint, limits, settings) for seed in range(size.rows)]
+    return [Request(encoded, seed + row, constraint, limits, settings) for row in range(size.rows)]
 
 
 def profile_step(lm: SteerableModel, requests: list[Request]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 from slalom.evaluation import plots, store
@@ -31,10 +32,13 @@ def about_study(results: Results) -> list[Block]:
     if not measured:
         return []
     study = str(results.run.settings.study)
-    blocks: list[Block] = [Heading(study), Paragraph(f"{capitalised(STUDIES[study].description)}.")]
-    return blocks + (
-        exploration(results.run, measured) if study == "exploration" else efficiency(results.run, measured)
-    )
+    blocks: list[Block] = [Heading(results.named(study)), Paragraph(f"{capitalised(STUDIES[study].description)}.")]
+    return blocks + (exploration(results, measured) if study == "exploration" else efficiency(results.run, measured))
+
+
+def figure_name(name: str, results: Results) -> str:
+    """A figure's name; if several runs are compared, of this one alone."""
+    return "-".join([name, *re.findall(r"[\w.]+", results.name)])
 
 
 def by_cell(run: Run, measured: list[Record]) -> list[tuple[Cell, list[Record]]]:
@@ -43,9 +47,9 @@ def by_cell(run: Run, measured: list[Record]) -> list[tuple[Cell, list[Record]]]
     return [(cell, units) for cell, units in grouped if units]
 
 
-def exploration(run: Run, measured: list[Record]) -> list[Block]:
+def exploration(results: Results, measured: list[Record]) -> list[Block]:
     """Figure 3: hops, different tokens, perplexity."""
-    groups = by_cell(run, measured)
+    groups = by_cell(results.run, measured)
     curves = {
         name: [
             plots.Curve(cell.label, cell.sampler, *_mean_curve([unit[name] for unit in units], first))
@@ -78,7 +82,7 @@ def exploration(run: Run, measured: list[Record]) -> list[Block]:
             "Left: positions whose token differs from the draft before. Middle: different tokens seen at a position. "
             "Right: perplexity of each step's drafts. Means over prompts and rows."
         )
-        blocks.append(Figure("exploration", plots.panels(shown_panels), caption))
+        blocks.append(Figure(figure_name("exploration", results), plots.panels(shown_panels), caption))
     return blocks
 
 
@@ -164,7 +168,7 @@ def ablation(task: Task, results: Results) -> list[Block]:
     if not changed:
         return []
     metrics = [task.control, "perplexity"]
-    blocks: list[Block] = [Heading("One knob at a time", 3)]
+    blocks: list[Block] = [Heading(results.named("One knob at a time"), 3)]
     panels: dict[str, list[plots.Panel | plots.Bars]] = {name: [] for name in metrics}
     for knob, label in KNOB_LABELS.items():
         cells = [cell for cell in changed if cell.knobs[0][0] == knob] + results.main_cells(task.name)
@@ -186,7 +190,7 @@ def ablation(task: Task, results: Results) -> list[Block]:
         for name, shown_panels in panels.items():
             caption = f"{capitalised(METRICS[name].definition)}, over one knob at a time. Bands: 95 % intervals."
             if shown_panels:
-                blocks.append(Figure(f"ablation-{name}", plots.panels(shown_panels), caption))
+                blocks.append(Figure(figure_name(f"ablation-{name}", results), plots.panels(shown_panels), caption))
     return blocks
 
 

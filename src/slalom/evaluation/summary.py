@@ -31,6 +31,7 @@ class TableRow(NamedTuple):
     texts: int
     estimates: dict[str, Estimate | None]
     values: dict[str, Values]
+    judges: dict[str, str]  # a judge's name → its model and revision
 
 
 class Results(NamedTuple):
@@ -40,6 +41,14 @@ class Results(NamedTuple):
     records: list[Record]
     scores: Scores
     name: str = ""  # shown with every label when several runs are compared
+
+    def named(self, text: str) -> str:
+        """A label or heading; if several runs are compared, with the name of this one."""
+        return f"{text} ({self.name})" if self.name else text
+
+    def judges(self) -> dict[str, str]:
+        """A judge's name → its model and revision."""
+        return {name: f"{info['model']}, {info['revision']}" for name, info in self.run.judge_info.items()}
 
     def task_names(self) -> list[str]:
         """The tasks with texts."""
@@ -68,17 +77,17 @@ class Results(NamedTuple):
         """A cell's estimates, of all its texts or of those to keep; judges read what the task says, or `reads`."""
         task = self.run.tasks[cell.task]
         kept = [record for record in self.texts(cell) if keep is None or keep(record)]
-        label = f"{cell.label} ({self.name})" if self.name else cell.label
         values = {name: self._values(kept, task, name, reads) for name in metrics}
         estimates = {name: estimate(by_prompt(by_case)) for name, by_case in values.items()}
-        return TableRow(label, cell, len(kept), estimates, values)
+        judges = {name: judge for name, judge in self.judges().items() if name in task.judges}
+        return TableRow(self.named(cell.label), cell, len(kept), estimates, values, judges)
 
     def _values(self, records: list[Record], task: Task, metric: str, reads: Reads | None) -> Values:
         """A metric's values by case."""
         by_case: dict[Case, list[Record]] = defaultdict(list)
         for record in records:
-            wish, _, prompt = record["item"].partition("/")
-            by_case[Case(prompt, wish, record["length"])].append(record)
+            *_, of_task, _ = record["item"].split("/")  # wish, record, prompt
+            by_case[Case(record["prompt"], record["wish"], record["length"], of_task)].append(record)
         return {
             case: METRICS[metric].values([self._judged(record, task, reads) for record in same])
             for case, same in by_case.items()
@@ -105,8 +114,22 @@ def read_results(folder: Path, name: str = "") -> Results:
 
 
 def is_own_text(cell: Cell) -> bool:
-    """Whether the LM is left alone: neither steered nor told."""
-    return cell.sampler == UNSTEERED and not cell.told
+    """Whether the LM is left alone: neither steered nor told, nor given a prefix that says what is wished."""
+    return cell.sampler == UNSTEERED and not cell.told and not cell.prefix
+
+
+def compare(own: TableRow, other: TableRow, metric: str) -> Difference | None:
+    """A metric's paired difference of two rows; none if it rests on a judge that was another model for one of them."""
+    if any(own.judges.get(name) != other.judges.get(name) for name in METRICS[metric].judges):
+        return None
+    return METRICS[metric].compare(own.values[metric], other.values[metric])
+
+
+def differing_judges(results: list[Results]) -> list[str]:
+    """The judges that were not the same model in all runs."""
+    judges = [result.judges() for result in results]
+    names = dict.fromkeys(name for one in judges for name in one)
+    return [name for name in names if len({one[name] for one in judges if name in one}) > 1]
 
 
 def rank(rows: list[TableRow], metric: str) -> list[Mark]:
@@ -124,7 +147,7 @@ def rank(rows: list[TableRow], metric: str) -> list[Mark]:
     places: list[Mark] = ["best", "second"]
     for number, mark in zip(order[:-1], places, strict=False):
         lower = order[order.index(number) + 1 :]
-        leads = [METRICS[metric].compare(rows[number].values[metric], rows[other].values[metric]) for other in lower]
+        leads = [compare(rows[number], rows[other], metric) for other in lower]
         if not all(lead is not None and lead.significant(higher) for lead in leads):
             break
         marks[number] = mark
@@ -154,8 +177,8 @@ def difference_entry(difference: Difference | None, digits: int, ratio: bool = F
 
 
 def matches_paper(cell: Cell) -> bool:
-    """Whether the paper's figures are of this sampler: of dab, only its preset `paper` is the paper's algorithm."""
-    return not cell.knobs and (cell.sampler != "dab" or cell.preset == "paper")
+    """Whether the paper's figures are of this sampler: never told, and of dab, only its preset `paper`."""
+    return not cell.knobs and not cell.told and (cell.sampler != "dab" or cell.preset == "paper")
 
 
 def count_note(estimated: Estimate | None) -> str:

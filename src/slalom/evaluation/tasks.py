@@ -59,6 +59,7 @@ class TaskSize(BaseModel):
     samples: int = Field(ge=1)
     lengths: list[int] = Field(min_length=1)
     temperature: float | None = Field(None, ge=0)  # of all samplers' rollouts; what their presets say if left out
+    top_p: float | None = Field(None, gt=0, le=1)  # the same for the nucleus
 
 
 class PaperRow(BaseModel):
@@ -163,15 +164,63 @@ def _read_task(path: Path, source: str) -> Task:
     if isinstance(content.get("prompts"), str):
         content["prompts"] = [line for line in _lines(path, content["prompts"]) if line.strip()]
     if isinstance(content.get("records"), str):
-        content["records"] = [json.loads(line) for line in _lines(path, content["records"])]
+        content["records"] = _read_records(path, content["records"])
     try:
-        return Task.model_validate(content | {"source": source})
+        task = Task.model_validate(content | {"source": source})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise SlalomError(
             f"{path}{f', {where}' if where else ''}: {first['msg'].removeprefix('Value error, ')}"
         ) from None
+    _check_names(path, task)
+    _check_fields(path, task)
+    return task
+
+
+def _check_names(path: Path, task: Task) -> None:
+    """Texts are found again by their wish's name and their length: refuse what would make two of them one."""
+    names = [wish.name for wish in task.wishes]
+    for name in names:
+        if names.count(name) > 1:
+            raise SlalomError(f"{path}: two wishes are called {name!r}; each needs a name of its own")
+        if "/" in name:
+            raise SlalomError(f"{path}: the wish {name!r} has a / in its name; use another character")
+    for preset, size in task.presets.items():
+        for length in size.lengths:
+            if size.lengths.count(length) > 1:
+                raise SlalomError(f"{path}: the preset {preset} has the length {length} twice; name it once")
+
+
+def _check_fields(path: Path, task: Task) -> None:
+    """Refuse a record without a field that a wish or the prefix names."""
+    for number, record in enumerate(task.records, 1):
+        try:
+            for wish in task.wishes:
+                for part in wish.parts:
+                    _with_fields(part, record)
+            _fill_template(task.prefix or "", record)
+        except KeyError as error:
+            known = ", ".join(record) or "none"
+            raise SlalomError(
+                f"{path}: record {number} has no field {error}; its fields are {known} (a $ in a prefix is written $$)"
+            ) from None
+        except ValueError:
+            raise SlalomError(
+                f"{path}: the prefix {task.prefix!r} has a $ that no field's name follows; write $$ for a $"
+            ) from None
+
+
+def _read_records(task: Path, name: str) -> list[Any]:
+    """The records of a file of JSON lines; blank lines are passed over."""
+    records = []
+    for number, line in enumerate(_lines(task, name), 1):
+        if line.strip():
+            try:
+                records.append(json.loads(line))
+            except ValueError as error:
+                raise SlalomError(f"{task} names the file {name}, whose line {number} is no JSON ({error})") from None
+    return records
 
 
 def _lines(task: Path, name: str) -> list[str]:
@@ -190,7 +239,9 @@ def _with_fields(part: Part, record: dict[str, Any]) -> Part:
 
 
 def _fill_template(template: str, record: dict[str, Any]) -> str:
-    values = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in record.items()}
+    values = {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in record.items()
+    }
     return Template(template).substitute(values)
 
 

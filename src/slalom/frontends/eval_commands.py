@@ -20,6 +20,9 @@ from slalom.frontends.options import knobs
 
 if TYPE_CHECKING:
     from slalom.evaluation.progress import OnProgress, Progress
+    from slalom.evaluation.queue import Left
+
+ANEW = "Write texts of other prompts or settings than today's once more, instead of refusing."
 
 
 def evaluate_samplers(
@@ -51,6 +54,7 @@ def evaluate_samplers(
     model: Annotated[str | None, typer.Option(help="An embedded model, a folder or a hub name.")] = None,
     engine: Annotated[str, typer.Option(help="auto, torch or openvino: what runs the model.")] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Seed of a prompt's first sample.")] = 0,
+    anew: Annotated[bool, typer.Option("--anew", help=ANEW)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
 ) -> None:
     """Measure samplers on tasks by independent judges: texts, scores, report.md and report.html in one folder.
@@ -93,7 +97,7 @@ def evaluate_samplers(
         return load(settings.model, engine=settings.engine)  # type: ignore[arg-type]
 
     with _progress_bar() as on_progress:
-        found = run_evaluation(out, settings, loaded, load_lm, loaders, on_progress)
+        found = run_evaluation(out, settings, loaded, load_lm, loaders, on_progress, anew)
     if as_json:
         print(json.dumps(found))
     else:
@@ -104,6 +108,7 @@ def run_evaluation_queue(
     file: Annotated[Path, typer.Argument(help="A TOML file with a list of runs, each as slalom eval takes it.")],
     only: Annotated[str, typer.Option(help="Only these runs, by name, comma-separated.")] = "",
     status: Annotated[bool, typer.Option("--status", help="Only say how far every run is.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help=ANEW)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, and nothing else.")] = False,
 ) -> None:
     """Do a list of evaluations one after the other, with low priority; the results stay in their folders.
@@ -137,20 +142,33 @@ def run_evaluation_queue(
         console = Console(stderr=True, highlight=False)
         with _progress_bar() as on_progress:
             failed = run_queue(
-                entries, lambda model, engine: load(model, engine=engine), judge_set, on_progress, console.print
+                entries, lambda model, engine: load(model, engine=engine), judge_set, on_progress, console.print, anew
             )
     state = left(entries)
     if as_json:
         print(json.dumps({"runs": [one._asdict() for one in state], "failed": failed}))
     else:
         for one in state:
-            time_left = "" if one.done >= one.total else ", time unknown"
-            if one.seconds:
-                time_left = f", about {_duration(one.seconds)} left"
-            print(f"{one.name}: {one.done:,} of {one.total:,}{time_left}")
+            print(_in_words(one))
         print(hours_left(state))
     if failed:
         raise SlalomError(f"{len(failed)} of {len(entries)} runs failed: {', '.join(failed)}")
+
+
+def _in_words(one: Left) -> str:
+    """How far a run of a queue is, in one line."""
+    parts = [f"{one.name}: {one.done:,} of {one.total:,}"]
+    if one.judged is not None and one.judged < one.done:
+        parts.append(f"{one.judged:,} judged")
+    if one.skipped:
+        parts.append(f"cells skipped: {one.skipped}")
+    if one.seconds:
+        parts.append(f"about {_duration(one.seconds)} left")
+    elif one.done < one.total:
+        parts.append("time unknown")
+    if one.begun_with:
+        parts.append(f"its folder was begun with {one.begun_with}: give the run another name")
+    return ", ".join(parts)
 
 
 def report_runs(
