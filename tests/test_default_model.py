@@ -46,6 +46,13 @@ def test_steering_alone_makes_neutral_texts_more_positive(default_lm: slalom.Ste
     assert all(row.perplexity < 30 for row in rows)
 
 
+def test_a_wish_for_clean_text_is_steered_but_not_told(default_lm: slalom.SteerableModel) -> None:
+    clean, sad = slalom.Toxicity("low"), slalom.Sentiment("negative")
+    assert default_lm.requests("The noodles", clean)[0].told is None
+    assert default_lm.requests("The noodles", sad + clean)[0].told == default_lm.requests("The noodles", sad)[0].told
+    assert default_lm.requests("The noodles", clean, tell="Write a polite text.")[0].told == "Write a polite text."
+
+
 def test_a_keyword_really_appears(default_lm: slalom.SteerableModel) -> None:
     out = default_lm.steer("The city", slalom.Keywords(["satellite", "astronaut"]), steps=20, until=1.0)
     assert any(word in out.texts[0].lower() for word in ("satellite", "astronaut"))

@@ -226,7 +226,7 @@ def test_a_queue_with_a_mistake_is_refused_before_anything_begins(file: Path, ol
 def test_the_plan_of_the_studies_is_a_queue_that_can_be_run() -> None:
     entries = {entry.name: entry for entry in read_queue(ROOT / "docs" / "results" / "studies.toml")}
     state = {one.name: one.total for one in left(list(entries.values()))}
-    assert state["detox-drawn"] == 8 * 100 * 5
+    assert state["detox-drawn"] == 6 * 100 * 5
     assert state["keywords-all-topics"] == 7 * 7 * 15
     assert state["exploration-ten-prompts"] == 3 * 10
     everyday = {(cell.sampler, cell.told) for cell in entries["everyday"].run.settings.cells}

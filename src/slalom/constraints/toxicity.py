@@ -7,7 +7,6 @@ from slalom.errors import SlalomError
 
 LABELS = {"low": "clean", "high": "toxic"}
 SURE = 0.98  # it knows two classes alone, and says 0.9 of much that is neither
-DESCRIPTIONS = {"low": "is polite and respectful", "high": "is rude and insulting"}
 
 
 class Toxicity(Classifier):
@@ -20,5 +19,6 @@ class Toxicity(Classifier):
         if level not in LABELS:
             raise SlalomError(f"unknown level of toxicity {level!r}; choose from {', '.join(LABELS)}")
         super().__init__("toxicity", LABELS[level], name=f"toxicity:{level}", reads="continuation")
-        self.description = DESCRIPTIONS[level]
+        # An LM told to be polite apologises and corrects instead of going on: of the low level it is told nothing.
+        self.description = "is rude and insulting" if level == "high" else None
         self.sure = SURE
