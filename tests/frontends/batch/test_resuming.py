@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def finished_rows(out: Path) -> int:
 
 def start(models: Path, source: Path, out: Path) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "slalom.frontends.cli", "batch", str(source), str(out), "--model", f"{models}/lm"]
-    return subprocess.Popen([*words, *OPTIONS], stderr=subprocess.PIPE)
+    # A shell that runs the tests in the background has SIGINT ignored, and what is ignored is inherited.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen([*words, *OPTIONS], stderr=subprocess.PIPE, preexec_fn=heed)
 
 
 def stopped_half_way(models: Path, source: Path, out: Path, how: signal.Signals) -> subprocess.Popen[bytes]:
