@@ -115,6 +115,7 @@ def tradeoff_plot(series: dict[tuple[str, str], list[Point]], control: str, high
 
 def time_plot(points: list[TimedPoint], control: str, higher: bool) -> str:
     """Control, and beside it the median perplexity, against the median of seconds a text: a mark for each sampler."""
+    width = 8.4
 
     def draw(grid: list[Axes]) -> None:
         for number, point in enumerate(points):
@@ -136,9 +137,16 @@ def time_plot(points: list[TimedPoint], control: str, higher: bool) -> str:
         plain_ticks(grid[1], "y")
         grid[1].set_ylabel("perplexity (lower is more fluent)")
         handles, labels = grid[0].get_legend_handles_labels()
-        grid[0].figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False)
+        columns = legend_columns(labels, width)
+        grid[0].figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
-    return to_svg(draw, columns=2, width=8.4, height=4.2)
+    return to_svg(draw, columns=2, width=width, height=4.2)
+
+
+def legend_columns(labels: list[str], width: float) -> int:
+    """How many columns of a legend stand in a figure of so many inches: at most five, fewer for long labels."""
+    inches = 0.6 + 0.085 * max(map(len, labels))  # the mark and the gap, and a letter at most
+    return max(1, min(5, len(labels), int(width / inches)))
 
 
 def panels(parts: list[Panel | Bars]) -> str:
